@@ -8,6 +8,7 @@ C type an OverflowError; MemoryError is possible wherever something is made.
 """
 
 import asyncio
+import os
 import typing
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Self, final, type_check_only
@@ -141,6 +142,9 @@ class Session(typing.Protocol):
 def map_large_blocks() -> None:
     """Have the C library map memory blocks of 128 KiB and more one by one, for this whole process:
     cut from the heap, as it prefers after a while, what they leave is not given back."""
+
+def entries_in(path: str) -> dict[str, os.DirEntry[str]] | None:
+    """The entries of a directory by name; None: there is no such directory. Raises: OSError."""
 
 def sync_file_system(path: str) -> None:
     """Have all that was written to the file system of a directory on disk. Raises: OSError."""
@@ -990,10 +994,17 @@ class Queue:
     def end_segment(self, seg_id: int) -> None:
         """The sync that `finish_segments` has asked for is done."""
 
-    def load(self, *, is_synced: bool = False, is_held: bool = False) -> list[str]:
+    def load(
+        self,
+        entries: dict[str, os.DirEntry[str]] | None = None,
+        *,
+        is_synced: bool = False,
+        is_held: bool = False,
+    ) -> list[str]:
         """Read the segments that the directory holds; to be called once, before anything else.
 
-        Args: is_synced: of a stream, whether an orderly stop has brought its files to the disk;
+        Args: entries: of the directory; None: nobody has looked yet. What is removed is taken out.
+            is_synced: of a stream, whether an orderly stop has brought its files to the disk;
             is_held: whether it stays closed until `open`.
         Returns: a line for each left-over or wrong file that was put right.
         Raises: OSError, or ValueError for what is no segment of this schema version below 4 GiB;

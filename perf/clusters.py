@@ -6,7 +6,8 @@ Run from the root of the repository, on a machine with nothing else to do:
 
 `etcd-server` has to be installed. Rows of load: one producer with messages of 16 bytes, persistent,
 to a durable queue; a single node and a cluster in turn. Rows of faults: a client with one message
-at a time, from the fault until the next confirm through any node. Rows of joins: 100 000 messages a
+at a time, from the fault until the next confirm through any node; with `--queues N` there are so
+many other durable queues, which whoever leads has to know first. Rows of joins: 100 000 messages a
 second, confirmed in batches of 1 000, before and while a node comes with nothing (`join`), or comes
 back after a minute (`rejoin`). Results, the middle of the repetitions with the lowest and the
 highest, go to standard output.
@@ -34,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pamqp import commands
 
-from perf import measure
+from perf import measure, starts
 from tests.support.cluster import Cluster, ClusterNode
 from tests.support.wire import Wire, WireClosed, WireTimeout, encode_publish
 
@@ -184,10 +185,13 @@ FAULTS: Final[dict[str, Callable[[Cluster], float]]] = {
 }  # fmt: skip
 
 
-def faults(name: str, times: int) -> None:
+def faults(name: str, times: int, n_queues: int) -> None:
     """A row of faults: for how long nothing was confirmed."""
     took = []
     with nodes(3) as cluster:
+        if n_queues:
+            starts.declare(cluster.leader().http_port, n_queues)
+            cluster.whole()
         with Wire.open(cluster.leader().port) as wire:
             declare = commands.Queue.Declare(queue=QUEUE, durable=True)
             wire.call(1, declare, commands.Queue.DeclareOk)
@@ -200,8 +204,8 @@ def faults(name: str, times: int) -> None:
     took.sort()
     high = took[min(len(took) - 1, int(0.99 * len(took)))]
     sys.stdout.write(
-        f"{name}, {times} times: p50 {statistics.median(took):.3f} s, p99 {high:.3f} s,"
-        f" least {took[0]:.3f} s, most {took[-1]:.3f} s\n"
+        f"{name}, {n_queues} other queues, {times} times: p50 {statistics.median(took):.3f} s,"
+        f" p99 {high:.3f} s, least {took[0]:.3f} s, most {took[-1]:.3f} s\n"
     )
     sys.stdout.flush()
 
@@ -309,6 +313,7 @@ def main() -> None:
     parser.add_argument("--reps", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=5)
     parser.add_argument("--times", type=int, default=10)
+    parser.add_argument("--queues", type=int, default=0)
     parser.add_argument("--megabytes", type=int, default=2000)
     parser.add_argument("--away", type=float, default=60)
     parser.add_argument("--only", default=",".join((*LOADS, *FAULTS, *JOINS)))
@@ -324,7 +329,7 @@ def main() -> None:
         elif name in JOINS:
             joins(name, options.megabytes, options.away)
         else:
-            faults(name, options.times)
+            faults(name, options.times, options.queues)
 
 
 if __name__ == "__main__":

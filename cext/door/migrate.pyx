@@ -4,17 +4,26 @@
 # files go and the new ones take their place. A crash anywhere leaves the one or the other whole:
 # the next start begins anew, or goes on. A disk that does not say what is there stops it: the queue
 # is closed, and what it has stays. Called by the door. Source: storage reference section 7.
+_OF_STORE = re.compile(r"(msgs|acks|meta)\.\d{10}")
+
+
+cdef bint is_older(dict entries) except -1:
+    """Whether a priority queue has messages in one store, or their move has not come to its end."""
+    for name, entry in entries.items():
+        if _OF_STORE.fullmatch(name) or (name == "migrated" and entry.is_dir()):
+            return True
+    return False
+
 
 cdef list migrate_levels(Queue queue):
-    """Bring the directory of a priority queue up to date; returns a line for the log if it was not.
+    """Bring the directory of a priority queue up to date that `is_older`; returns lines for the
+    log.
 
     Raises OSError, or ValueError when there are messages in both layouts: nothing has changed."""
     directory = os.fsdecode(queue.q.levels.dirname)
     migrating, migrated = f"{directory}/migrating", f"{directory}/migrated"
     notes, damaged = [], set()
     if not is_directory(migrated):
-        if not files_of_store(directory):
-            return notes
         for level in level_directories(directory):
             if files_of_store(level):
                 raise ValueError(f"{directory} and {level} both hold messages")
@@ -42,10 +51,22 @@ cdef list migrate_levels(Queue queue):
     return notes
 
 
+cdef dict queue_entries(Queue queue, dict entries, list notes):
+    """The entries of a queue's directory, which is up to date then. Args: `entries`, if somebody
+    has looked."""
+    cdef queue_t* q = queue.q
+    if entries is None:
+        entries = entries_in(queue_directory(q)) or {}
+    if q.levels != NULL and is_older(entries):
+        notes += migrate_levels(queue)
+        entries = entries_in(queue_directory(q)) or {}
+    return entries
+
+
 cdef list files_of_store(str directory):
     """The segments of a store, and what belongs to them."""
-    return [entry.path for entry in os.scandir(directory) if re.fullmatch(
-        r"(msgs|acks|meta)\.\d{10}", entry.name)] if is_directory(directory) else []
+    return [entry.path for entry in os.scandir(directory)
+            if _OF_STORE.fullmatch(entry.name)] if is_directory(directory) else []
 
 
 cdef list level_directories(str directory):

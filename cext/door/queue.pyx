@@ -42,9 +42,9 @@ cdef class Queue:
 
     def __cinit__(self, Loop loop, str directory, int segment_size, bint durable, *,
                   bytes name=b"", Vhost vhost=None, int max_priority=-1, bint is_stream=False):
-        cdef bytes dirname, basename
+        cdef bytes path = os.fsencode(directory), dirname, basename
         cdef const char* place
-        if len(os.fsencode(directory)) > 4000:
+        if len(path) > 4000:
             raise ValueError("directory path is too long")
         self.loop = loop
         self.vhost = vhost
@@ -52,14 +52,14 @@ cdef class Queue:
         if self.q == NULL:
             raise MemoryError()
         if max_priority >= 0:
-            self.q.levels = levels_new(<u32>max_priority + 1, os.fsencode(directory))
+            self.q.levels = levels_new(<u32>max_priority + 1, path)
             if self.q.levels == NULL:
                 free(self.q)
                 self.q = NULL
                 raise MemoryError()
             place, basename = self.q.levels.dirname, b"prio.000"
         else:
-            dirname, basename = map(os.fsencode, os.path.split(directory))
+            dirname, basename = os.path.split(path)
             dirname = loop.dirnames.setdefault(dirname, dirname)
             place = dirname
         self.q.loop = &loop.t
@@ -428,22 +428,24 @@ cdef class Queue:
         if seg != NULL and seg is not st.wseg and seg.is_reserved:
             segment_cut(st, seg)
 
-    def load(self, *, bint is_synced=False, bint is_held=False) -> list:
+    def load(self, dict entries=None, *, bint is_synced=False, bint is_held=False) -> list:
         """Read the segments found in the directory; returns a line for each thing put right.
 
-        Args: of a stream: `is_synced`, whether an orderly stop has brought the files to the disk;
-        `is_held`, whether it stays closed until open().
+        Args: `entries` of the directory, if somebody has looked; of a stream: `is_synced`, whether
+        an orderly stop has brought the files to the disk; `is_held`, whether it stays closed until
+        open().
         Raises OSError, or ValueError naming the file when the store cannot be read (wrong schema
         version); the queue is then closed and its files are untouched: publishes to it are refused.
         Source: storage reference section 15."""
         queue_shut(self.q, True)
         self.compaction = None
         try:
+            notes = []
+            entries = queue_entries(self, entries, notes)
             if self.q.stream != NULL:
-                notes = stream_load(self.q, is_synced)
+                notes += stream_load(self.q, entries, is_synced)
             else:
-                notes = migrate_levels(self) if self.q.levels != NULL else []
-                notes += queue_load(self.q)
+                notes += queue_load(self.q, entries)
         except BaseException:
             queue_forget(self.q)
             raise
@@ -455,6 +457,8 @@ cdef class Queue:
         """Serve what was loaded."""
         if not self.q.is_deleted:
             queue_shut(self.q, False)
+            if self.q.store.n_segs:
+                queue_touch(self.q)     # what was open for the load may be closed
             self.loop.kick()
 
     def restart(self, *, bint is_held=False) -> list:

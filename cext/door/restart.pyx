@@ -15,6 +15,8 @@ cdef class Restart:
     cdef bint is_held
     cdef bint is_begun
     cdef bint is_over
+    cdef dict entries           # of the queue's directory
+    cdef dict own               # of that of the level
     cdef u32 level              # the next one
     cdef store_t* st            # that is being loaded, NULL = none
     cdef u32 at                 # its next segment
@@ -58,18 +60,20 @@ cdef class Restart:
         elif q.stream != NULL:
             self.stream_step()
         elif self.st != NULL and self.at < self.st.n_segs:
-            load_segment(q, self.st, self.at, self.notes)
+            load_segment(q, self.st, self.at, self.own, self.notes)
             self.at += 1
         elif self.st != NULL:
-            load_end(q, self.st, self.before)
+            load_end(q, self.st, self.before, self.own)
             self.st = NULL
         elif self.level < queue_levels(q):
             self.before = q.ready
             self.at = 0
-            self.st = load_level(q, self.level)
+            self.st = load_level(q, self.level, self.entries)
             self.level += 1
             if self.st != NULL:
-                load_find(self.st, self.notes)
+                self.own = self.entries if q.levels == NULL else entries_of(self.st)
+                load_find(self.st, self.own, self.notes)
+                store_drop_window(self.st, &q.loop.pool)    # what goes meanwhile is missed
         else:
             self.end()
         return 0
@@ -79,7 +83,7 @@ cdef class Restart:
         what consumers have stored."""
         cdef queue_t* q = self.queue.q
         if self.at < self.n_unread:
-            stream_load_segment(q, q.store.segs[self.at])
+            stream_load_segment(q, q.store.segs[self.at], self.entries)
             self.at += 1
         elif not self.is_numbered:
             stream_number(q)
@@ -90,9 +94,9 @@ cdef class Restart:
             stream_end_segment(q, q.store.segs[self.at])
             self.at += 1
         elif self.tracks is None:
-            stream_loaded(q, False, self.notes)
+            stream_loaded(q, False, self.entries, self.notes)
             self.tracks = _TracksLoad()
-            self.has_tracks = self.tracks.begin(q, stream_first(q))
+            self.has_tracks = self.tracks.begin(q, self.entries, stream_first(q))
         elif not self.has_tracks or not self.tracks.step():
             self.notes += self.tracks.notes
             if (self.has_tracks and self.tracks.is_changed and not self.is_held
@@ -108,10 +112,10 @@ cdef class Restart:
         self.queue.leave_channels()
         queue_forget(q)
         self.queue.compaction = None
+        self.entries = queue_entries(self.queue, None, self.notes)
         if q.stream != NULL:
-            self.n_unread = stream_find(q, self.notes)
-        elif q.levels != NULL:
-            self.notes += migrate_levels(self.queue)
+            self.n_unread = stream_find(q, self.entries, self.notes)
+            store_drop_window(&q.store, &q.loop.pool)
         return 0
 
     cdef int end(self) except -1:

@@ -78,12 +78,7 @@ cdef int store_fill_window(store_t* st, pool_t* pool, window_t* w, seg_t* seg, u
     if seg is st.wseg and st.wfd >= 0:
         fd = st.wfd
     else:
-        if w.fd < 0 or w.fd_seg != seg.id:
-            if w.fd >= 0:
-                c_close(w.fd)
-            w.fd = segment_open(st, b"msgs", seg.id, O_RDONLY)
-            w.fd_seg = seg.id
-        fd = w.fd
+        fd = window_file(w, st, seg.id)
     if fd < 0:
         return -2
     w.len = 0

@@ -148,6 +148,19 @@ cdef int segment_push_deleted(seg_t* seg, u32 pos) noexcept nogil:
     return 0
 
 
+cdef void segment_fit_deleted(seg_t* seg) noexcept nogil:
+    """Give back the room that the positions read from a file have left."""
+    cdef u32* fit
+    if seg.n_deleted:
+        fit = <u32*>realloc(seg.deleted, <u64>seg.n_deleted * sizeof(u32))
+        seg.deleted = fit if fit != NULL else seg.deleted
+        seg.cap_deleted = seg.n_deleted
+    else:
+        free(seg.deleted)
+        seg.deleted = NULL
+        seg.cap_deleted = 0
+
+
 cdef void segment_pop_deleted(seg_t* seg) noexcept nogil:
     """Forget the first position that the cursor was to skip."""
     seg.n_deleted -= 1

@@ -202,6 +202,16 @@ cdef void window_drop(window_t* w, pool_t* pool) noexcept nogil:
         w.fd = -1
 
 
+cdef int window_file(window_t* w, store_t* st, u32 seg) noexcept nogil:
+    """The descriptor by which the messages of a segment are read; -1 with errno."""
+    if w.fd < 0 or w.fd_seg != seg:
+        if w.fd >= 0:
+            c_close(w.fd)
+        w.fd = segment_open(st, b"msgs", seg, O_RDONLY)
+        w.fd_seg = seg
+    return w.fd
+
+
 cdef void window_forget(window_t* w, u32 seg) noexcept nogil:
     """The segment's file goes."""
     if w.seg == seg:

@@ -54,12 +54,7 @@ cdef int walk_fill(walk_t* w, store_t* st, seg_t* seg, u32 pos, u32 need) noexce
     if not w.is_warm:
         span_set(&span, st, seg.id, pos, need, BLOCK_SIZE, limit)
         want = span.most - span.at
-        if v.fd < 0 or v.fd_seg != seg.id:
-            if v.fd >= 0:
-                c_close(v.fd)
-            v.fd = segment_open(st, b"msgs", seg.id, O_RDONLY)
-            v.fd_seg = seg.id
-        if v.fd < 0:
+        if window_file(v, st, seg.id) < 0:
             return WALK_FAILED
         if v.buf == NULL or v.cap < want:
             buffer_give(&st.loop.pool, v.buf, v.cap)

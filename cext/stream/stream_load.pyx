@@ -6,29 +6,30 @@
 # it. Called once per stream by the door, at start, and in steps when a closed one is restarted.
 # Source: storage reference sections 5, 6 and 15.
 
+cdef i64 OFFSET_MAX = <i64>1 << 62
 
-cdef list stream_load(queue_t* q, bint is_synced):
+cdef list stream_load(queue_t* q, dict entries, bint is_synced):
     """queue_load for a stream; `is_synced`, whether all that is found is known to be on disk.
     Returns lines for the log."""
     cdef store_t* st = &q.store
     cdef u32 i
     notes = []
-    for i in range(stream_find(q, notes)):
-        stream_load_segment(q, st.segs[i])
+    for i in range(stream_find(q, entries, notes)):
+        stream_load_segment(q, st.segs[i], entries)
     stream_number(q)
     for i in range(st.n_segs):
         stream_end_segment(q, st.segs[i])
-    stream_loaded(q, is_synced, notes)
-    notes += tracks_load(q, stream_first(q))
+    stream_loaded(q, is_synced, entries, notes)
+    notes += tracks_load(q, entries, stream_first(q))
     stream_all_read(q)
     return notes
 
 
-cdef u32 stream_find(queue_t* q, list notes) except? 0:
+cdef u32 stream_find(queue_t* q, dict entries, list notes) except? 0:
     """Find the segments of a stream; nothing is read yet. Returns how many there are to read."""
     cdef store_t* st = &q.store
-    found = find_segments(q.loop, store_directory(st), notes)
-    stream_find_marker(q)
+    found = find_segments(st, entries, notes)
+    stream_find_marker(q, entries)
     for id, size in found:
         stream_add_segment(st, id, <u32>size)
     if not found and q.stream.marker_seg:
@@ -38,10 +39,10 @@ cdef u32 stream_find(queue_t* q, list notes) except? 0:
     return <u32>len(found)
 
 
-cdef int stream_loaded(queue_t* q, bint is_synced, list notes) except -1:
+cdef int stream_loaded(queue_t* q, bint is_synced, dict entries, list notes) except -1:
     """All segments were read, numbered and ended: what consumers have stored comes next."""
     if q.store.n_segs:
-        stream_end_load(q, notes)
+        stream_end_load(q, entries, notes)
     stream_begin_syncs(q, is_synced)
     return 0
 
@@ -85,22 +86,17 @@ cdef stream_set_created(queue_t* q, str value):
         memcpy(q.stream.created, PyBytes_AS_STRING(text), len(text) + 1)
 
 
-cdef stream_find_marker(queue_t* q):
+cdef stream_find_marker(queue_t* q, dict entries):
     """Find the name that tells where a segment begins; the newest counts, others go. And the one
     that tells the stream from others."""
-    directory = store_directory(&q.store)
     found, identities = [], []
-    try:
-        names = os.listdir(directory)
-    except FileNotFoundError:
-        return
-    for name in names:
+    for name in entries:
         parts = name.split(".")
         if parts[0] == "created" and len(parts) == 2:
             identities.append(parts[1])
         if (len(parts) == 3 and parts[0] == "first" and len(parts[1]) == 10
                 and all(part.isascii() and part.isdigit() for part in parts[1:])
-                and 0 < int(parts[1]) < 0xFFFFFFFF and 0 < int(parts[2]) < _OFFSET_MAX):
+                and 0 < int(parts[1]) < 0xFFFFFFFF and 0 < int(parts[2]) < OFFSET_MAX):
             found.append((int(parts[1]), int(parts[2]), name))
     if identities:
         stream_set_created(q, min(identities))
@@ -109,48 +105,42 @@ cdef stream_find_marker(queue_t* q):
     found.sort()
     newest = found.pop()
     for _, _, name in found:
-        if os.path.isfile(f"{directory}/{name}"):
-            unlink_file(q.loop, f"{directory}/{name}")
+        if entries[name].is_file():
+            unlink_file(q.loop, entries[name].path)
     q.stream.marker_seg = newest[0]
     q.stream.marker_offset = newest[1]
 
 
-_OFFSET_MAX = 1 << 62
-
-
-cdef bint load_stream_meta(const store_t* st, seg_t* seg) except -1:
+cdef bint load_stream_meta(store_t* st, seg_t* seg) except -1:
     """Take the facts of a finished segment from its meta file. Whether they are all there; the
     first offset is taken from what is left of them."""
-    try:
-        with open(f"{store_directory(st)}/meta.{seg.id:010d}", "rb", buffering=0) as file:
-            data = file.read(STREAM_META)
-    except FileNotFoundError:
+    cdef u8 facts[STREAM_META]
+    cdef i64 got = read_meta(st, seg.id, facts, STREAM_META)
+    cdef u64 first_ms, last_ms
+    if got < 12 or not 0 < <i64>le64(facts + 4) < OFFSET_MAX:
         return False
-    if len(data) < 12:
+    seg.first_offset = <i64>le64(facts + 4)
+    if got < STREAM_META or not 0 < le32(facts) <= seg.size // RECORD_FIXED:
         return False
-    count, first = int.from_bytes(data[:4], "little"), int.from_bytes(data[4:12], "little")
-    if not 0 < first < _OFFSET_MAX:
-        return False
-    seg.first_offset = first
-    if len(data) < STREAM_META or not 0 < count <= seg.size // RECORD_FIXED:
-        return False
-    first_ms, last_ms = (int.from_bytes(data[at:at + 8], "little") for at in (12, 20))
+    first_ms, last_ms = le64(facts + 12), le64(facts + 20)
     if not (0 < first_ms < NEWEST_MS and 0 < last_ms < NEWEST_MS):
         return False
-    seg.count = seg.written = count
-    seg.first_ms = first_ms
-    seg.last_ms = last_ms
+    seg.count = seg.written = le32(facts)
+    seg.first_ms = <i64>first_ms
+    seg.last_ms = <i64>last_ms
     return True
 
 
-cdef stream_load_segment(queue_t* q, seg_t* seg):
+cdef stream_load_segment(queue_t* q, seg_t* seg, dict entries):
     """Count the records of a segment: by its meta file, or by walking it."""
     cdef store_t* st = &q.store
     cdef u32 size = seg.size, data_end
-    if load_stream_meta(st, seg) and seg is not st.wseg:
+    cdef i64 gone
+    if (f"meta.{seg.id:010d}" in entries and load_stream_meta(st, seg)
+            and seg is not st.wseg):
         return
     seg.written = 0
-    if store_scan(st, &q.loop.pool, seg, &data_end):
+    if store_scan(st, &q.loop.pool, seg, &data_end, &gone):
         raise os_error(st, "msgs", seg.id)
     if seg is not st.wseg:
         seg.is_reserved = data_end < size
@@ -204,7 +194,7 @@ cdef void stream_end_segment(queue_t* q, seg_t* seg) noexcept nogil:
         segment_write_meta(st, seg)     # a cache: if it fails the next start walks again
 
 
-cdef stream_end_load(queue_t* q, list notes):
+cdef stream_end_load(queue_t* q, dict entries, list notes):
     """Go on in a new segment where the newest is damaged, or where the marker says."""
     cdef store_t* st = &q.store
     if st.wseg.damaged_at:
@@ -220,5 +210,6 @@ cdef stream_end_load(queue_t* q, list notes):
         st.wseg.first_offset = q.stream.next_offset
     st.rseg = st.wseg
     st.rpos = SEGMENT_HEADER
-    if st.wseg.first_offset == 1 or stream_write_marker(q) == 0:
+    if ((st.wseg.first_offset == 1 or stream_write_marker(q) == 0)
+            and f"meta.{st.wseg.id:010d}" in entries):
         drop_meta(st, st.wseg.id)

@@ -402,16 +402,15 @@ cdef class _TracksLoad:
         if self.fd >= 0:
             c_close(self.fd)
 
-    cdef bint begin(self, queue_t* q, i64 first) except -1:
+    cdef bint begin(self, queue_t* q, dict entries, i64 first) except -1:
         """Open the file. Whether there is one. Raises OSError, ValueError."""
         self.q = q
         self.first = first
         self.path = f"{store_directory(&q.store)}/{OFFSETS_FILE.decode()}"
-        try:
-            os.lstat(self.path)
-        except FileNotFoundError:
+        entry = entries.get(OFFSETS_FILE.decode())
+        if entry is None:
             return False
-        if not stat_.S_ISREG(os.stat(self.path).st_mode):
+        if not entry.is_file():
             raise ValueError(f"{self.path} is not a regular file")
         self.fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         return True
@@ -475,11 +474,11 @@ cdef class _TracksLoad:
         return 0
 
 
-cdef list tracks_load(queue_t* q, i64 first):
+cdef list tracks_load(queue_t* q, dict entries, i64 first):
     """Read the file, and write it anew unless it holds just what it should. Returns lines for the
     log. Raises OSError, ValueError, MemoryError."""
     cdef _TracksLoad load = _TracksLoad()
-    if not load.begin(q, first):
+    if not load.begin(q, entries, first):
         return load.notes
     while load.step():
         pass

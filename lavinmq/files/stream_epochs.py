@@ -39,12 +39,9 @@ def load(directory: str) -> list[Epoch]:
         return [FIRST]
 
 
-def begin(
-    directory: str, first_offset: int, sync: Callable[[int], object], changes: Changes
-) -> list[Epoch]:
-    """Begin an epoch, which nobody may hear of before it is on disk.
+def begin(directory: str, first_offset: int, changes: Changes) -> list[Epoch]:
+    """Begin an epoch, which nobody may hear of before it is on disk: see `sync`.
 
-    Args: sync: called with the descriptors of the file and the directory, which have to be synced.
     Returns: all epochs. Raises: OSError.
     """
     path = f"{directory}/{FILE}"
@@ -62,15 +59,20 @@ def begin(
     fd = changes.open(path, os.O_CREAT)
     try:
         changes.write(path, fd, _text(epochs)[len(content) :], len(content))
-        sync(fd)
-    finally:
-        os.close(fd)
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        sync(fd)
     finally:
         os.close(fd)
     return epochs
+
+
+def sync(directory: str, by: Callable[[int], object] = os.fsync) -> None:
+    """Bring what was begun to the disk. Args: by: is called with the descriptors of the file and of
+    its directory. Raises: OSError."""
+    for path in (f"{directory}/{FILE}", directory):
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            by(fd)
+        finally:
+            os.close(fd)
 
 
 def divergence(epochs: Sequence[Epoch], number: int, offset: int) -> Epoch | None:

@@ -4,7 +4,7 @@ Asked for queues that are stored; what a pause does is in the message path.
 Source: docs/formats.md.
 """
 
-import os
+from collections.abc import Container
 from contextlib import suppress
 from typing import Final
 
@@ -15,15 +15,15 @@ _OLDER: Final = ".paused"
 """What earlier releases called it."""
 
 
-def is_marked(directory: str, changes: Changes) -> bool:
+def is_marked(directory: str, names: Container[str], changes: Changes) -> bool:
     """Whether the queue of that directory is paused; an older mark gets the present name.
 
-    Raises: OSError when the older one cannot be renamed, or the disk does not say.
+    Args: names: in the directory. Raises: OSError when the older one cannot be renamed.
     """
-    mark, older = f"{directory}/{_MARK}", f"{directory}/{_OLDER}"
-    if _is_there(older):
-        changes.rename(older, mark)
-    return _is_there(mark)
+    if _OLDER in names:
+        changes.rename(f"{directory}/{_OLDER}", f"{directory}/{_MARK}")
+        return True
+    return _MARK in names
 
 
 def mark(directory: str, changes: Changes) -> None:
@@ -35,11 +35,3 @@ def unmark(directory: str, changes: Changes) -> None:
     """Remove the mark; one that is not there is no error. Raises: OSError."""
     with suppress(FileNotFoundError):
         changes.unlink(f"{directory}/{_MARK}")
-
-
-def _is_there(path: str) -> bool:
-    try:
-        os.lstat(path)
-    except FileNotFoundError:
-        return False
-    return True

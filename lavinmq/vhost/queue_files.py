@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
+from typing import Final, TypeAlias
 
 from lavinmq import _core
 from lavinmq.files import stream_epochs
@@ -36,6 +37,12 @@ from lavinmq.vhost.new_queue import Directory, Making
 from lavinmq.vhost.queue import Queue
 from lavinmq.vhost.recorded import Recorded
 from lavinmq.vhost.store_news import StoreNews
+
+Entries: TypeAlias = "dict[str, os.DirEntry[str]]"
+"""Of a directory, by name."""
+NAME_FILE: Final = ".queue"
+FEW_STREAMS: Final = 4
+"""Whose files are synced one by one; one sync of the file system is cheaper than those of more."""
 
 
 class QueueFiles:
@@ -70,6 +77,8 @@ class QueueFiles:
         self._is_clean = is_clean
         self._deleted = DeletedFiles(directory, disk, log)
         self._makings: dict[str, Making] = {}
+        self._held: list[Queue] = []
+        """Streams that are loaded and not served yet."""
         self._lives = itertools.count(1)
 
     def open(self) -> None:
@@ -204,36 +213,78 @@ class QueueFiles:
 
     def load(self, queue: Queue) -> None:
         """Read what the directory of a durable queue holds, and make one where there is none."""
-        directory = Path(queue.directory)
+        directory = queue.directory
         self._recorded.name_added()
-        try:
-            if not directory.is_dir():
-                self._disk.changes.make_directory(directory)
-            write_text(directory / ".queue", queue.name, self._disk.changes)
-        except OSError as error:
-            self._log.warning("queue %r: %s", queue.name, error)
-        queue.core.is_paused = self._is_paused(queue)
+        entries = self._entries_of(queue, directory)
+        if self._is_paused(queue, directory, entries):
+            queue.core.is_paused = True
         is_stream = queue.is_stream
         try:
-            self._note(queue, queue.core.load(is_synced=self._is_clean, is_held=is_stream))
+            notes = queue.core.load(entries, is_synced=self._is_clean, is_held=is_stream)
+            self._note(queue, notes)
             if is_stream and self._is_clean:
-                queue.core.epochs = stream_epochs.load(queue.directory)
+                queue.core.epochs = stream_epochs.load(directory)
             elif is_stream:
-                self._begin_epoch(queue, os.fsync)
-            if is_stream:
-                queue.core.open()
+                self._begin_epoch(queue)
         except (OSError, ValueError) as error:
-            self._log.error("queue %r is closed, its files are left alone: %s", queue.name, error)
-            self._news.report_damage(queue)
-            self._keys.leave(queue)
-        else:
-            self._keys.load(queue)
+            self._unread(queue, error)
+            return
+        self._keys.load(queue)
+        if is_stream:
             self.identify(queue)
+            self._held.append(queue)
 
-    def _is_paused(self, queue: Queue) -> bool:
+    def open_streams(self) -> None:
+        """Serve the streams that were loaded, once the epochs that they have begun are on disk."""
+        held, self._held = self._held, []
+        outcomes: dict[int, OSError | None] = {}
+        for queue in held:
+            try:
+                if not self._is_clean:
+                    self._sync_epochs(queue, outcomes if len(held) > FEW_STREAMS else None)
+                queue.core.open()
+            except OSError as error:
+                self._unread(queue, error)
+
+    def _sync_epochs(self, queue: Queue, outcomes: dict[int, OSError | None] | None) -> None:
+        """Have the epochs of a stream on disk; where `outcomes` are noted, by way of the file
+        system, once for each of them. Raises: OSError."""
+        if outcomes is None:
+            stream_epochs.sync(queue.directory)
+            return
+        device = os.stat(queue.directory).st_dev
+        if device not in outcomes:
+            outcomes[device] = outcome(partial(_core.sync_file_system, queue.directory))[1]
+        failure = outcomes[device]  # the kernel tells it once
+        if failure is not None:
+            raise failure
+
+    def _unread(self, queue: Queue, error: OSError | ValueError) -> None:
+        self._log.error("queue %r is closed, its files are left alone: %s", queue.name, error)
+        self._news.report_damage(queue)
+        self._keys.leave(queue)
+
+    def _entries_of(self, queue: Queue, directory: str) -> Entries | None:
+        """What is in the directory of a queue, which has a file with its name; None: the disk does
+        not say."""
+        entries: Entries | None = None
+        try:
+            entries = _core.entries_in(directory)
+            if entries is None:
+                entries = {}
+                self._disk.changes.make_directory(directory)
+            if not _is_named(queue, entries.get(NAME_FILE)):
+                write_text(f"{directory}/{NAME_FILE}", queue.name, self._disk.changes)
+        except OSError as error:
+            self._log.warning("queue %r: %s", queue.name, error)
+        return entries
+
+    def _is_paused(self, queue: Queue, directory: str, entries: Entries | None) -> bool:
         """Whether an operator has paused it; in doubt it is: who knows better resumes it."""
         try:
-            return pause.is_marked(queue.directory, self._disk.changes)
+            if entries is None:
+                raise OSError("its directory cannot be read")
+            return pause.is_marked(directory, entries, self._disk.changes)
         except OSError as error:
             self._log.error(
                 "queue %r is paused, because it cannot be read whether it was: %s",
@@ -268,7 +319,8 @@ class QueueFiles:
             await self._disk.run(partial(stored_offsets.write, path, offsets, self._disk.changes))
             steps.take_offsets(len(offsets))
         if queue.is_stream:
-            self._begin_epoch(queue, lambda fd: self._loop.sync_file(fd, _nothing))
+            self._begin_epoch(queue)
+            stream_epochs.sync(queue.directory, lambda fd: self._loop.sync_file(fd, _nothing))
             self._recorded.when_synced(queue.core.open)
 
     def identify(self, queue: Queue) -> None:
@@ -296,13 +348,12 @@ class QueueFiles:
     def _no_identity(self, queue: Queue, error: OSError) -> None:
         self._log.warning("the identity of stream %r cannot be stored: %s", queue.name, error)
 
-    def _begin_epoch(self, queue: Queue, sync: Callable[[int], object]) -> None:
+    def _begin_epoch(self, queue: Queue) -> None:
         """A stream was loaded without an orderly stop before: offsets from here on may have been
         given before. It is not to be served before the epoch is on disk. Raises: OSError."""
         first = queue.core.next_offset
-        queue.core.epochs = epochs = stream_epochs.begin(
-            queue.directory, first, sync, self._disk.changes
-        )
+        epochs = stream_epochs.begin(queue.directory, first, self._disk.changes)
+        queue.core.epochs = epochs
         self._log.info("stream %r: epoch %d begins at offset %d", queue.name, epochs[-1][0], first)
 
     def _note(self, queue: Queue, notes: list[str]) -> None:
@@ -334,3 +385,11 @@ class QueueFiles:
 
 def _nothing() -> None:
     """It is synced before what somebody waits for."""
+
+
+def _is_named(queue: Queue, name: os.DirEntry[str] | None) -> bool:
+    """Whether the file with its name is there. A loss of power leaves none of the right length that
+    is wrong, and nothing depends on it. Raises: OSError."""
+    if name is None:
+        return False
+    return name.stat().st_size == len(queue.name.encode("utf-8", "surrogateescape"))

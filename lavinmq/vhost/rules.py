@@ -136,7 +136,7 @@ class VHostRules:
         policy = self.policies.match(queue.name, kind, patience)
         operator = self.operator_policies.match(queue.name, kind, patience)
         features = self._features(queue.arguments, policy, operator)
-        if features != queue.features:
+        if features is not queue.features and features != queue.features:
             queue.apply(features)
             self._on_queue(queue)
 

@@ -156,6 +156,7 @@ class VHost:
         self._keys.load_exchanges(self.exchanges.values())
         self._add_built_in()
         loading.load_queues(stored.queues, self._load_queue)
+        self.files.open_streams()
         loading.load_bindings(stored.bindings, self.bindings, self.recorded, self._log)
         self._delayed.release_left(list(self.exchanges.values()))
         self.files.remove_left()

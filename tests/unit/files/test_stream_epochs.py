@@ -12,7 +12,7 @@ from lavinmq.errors import ChannelError
 from lavinmq.fieldtable import FieldTable, Long, Timestamp
 from lavinmq.files import stream_epochs
 from lavinmq.files.changes import Changes
-from lavinmq.files.stream_epochs import FILE, MOST, begin, divergence, load
+from lavinmq.files.stream_epochs import FILE, MOST, begin, divergence, load, sync
 
 
 def synced(fds: list[str], directory: Path) -> list[str]:
@@ -28,12 +28,13 @@ def test_a_stream_without_a_file_is_in_its_first_epoch(tmp_path: Path) -> None:
 def test_each_beginning_adds_a_line_and_syncs_file_and_directory(tmp_path: Path) -> None:
     paths: list[str] = []
 
-    def sync(fd: int) -> None:
+    def note(fd: int) -> None:
         paths.append(os.readlink(f"/proc/self/fd/{fd}"))
 
-    assert begin(str(tmp_path), 41, sync, Changes()) == [(1, 1), (2, 41)]
+    assert begin(str(tmp_path), 41, Changes()) == [(1, 1), (2, 41)]
+    sync(str(tmp_path), note)
     assert synced(paths, tmp_path) == [FILE, "."]
-    assert begin(str(tmp_path), 97, sync, Changes()) == [(1, 1), (2, 41), (3, 97)]
+    assert begin(str(tmp_path), 97, Changes()) == [(1, 1), (2, 41), (3, 97)]
 
     assert (tmp_path / FILE).read_bytes() == b"1 1\n2 41\n3 97\n"
     assert load(str(tmp_path)) == [(1, 1), (2, 41), (3, 97)]
@@ -58,7 +59,7 @@ def test_lines_that_a_crash_has_cut_are_none(
     (tmp_path / FILE).write_bytes(content)
 
     assert load(str(tmp_path)) == known
-    assert begin(str(tmp_path), 50, os.fsync, Changes()) == [*known, (known[-1][0] + 1, 50)]
+    assert begin(str(tmp_path), 50, Changes()) == [*known, (known[-1][0] + 1, 50)]
     assert load(str(tmp_path)) == [*known, (known[-1][0] + 1, 50)]
 
 
@@ -66,7 +67,7 @@ def test_the_file_has_a_bound_and_the_oldest_go(tmp_path: Path) -> None:
     lines = b"".join(b"%d %d\n" % (number, number) for number in range(1, MOST + 1))
     (tmp_path / FILE).write_bytes(lines)
 
-    epochs = begin(str(tmp_path), MOST + 1, os.fsync, Changes())
+    epochs = begin(str(tmp_path), MOST + 1, Changes())
 
     assert len(epochs) == MOST
     assert (epochs[0], epochs[-1]) == ((2, 2), (MOST + 1, MOST + 1))
@@ -79,7 +80,7 @@ def test_what_is_no_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"directory|regular"):
         load(str(tmp_path))
     with pytest.raises(OSError, match=r"directory|regular"):
-        begin(str(tmp_path), 5, os.fsync, Changes())
+        begin(str(tmp_path), 5, Changes())
 
 
 FALLING = [(1, 1), (2, 100), (3, 90), (4, 120)]
