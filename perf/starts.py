@@ -70,7 +70,9 @@ def row(command: str, n: int, reps: int) -> tuple[list[float], list[float]]:
     """The CPU seconds, and the seconds, of some starts with so many queues."""
     with tempfile.TemporaryDirectory(dir=PLACE) as place:
         scratch = Path(place)
-        launch = brokers.ours("ours", "ours", command).launch(scratch, 0)
+        made = brokers.ours("ours", "ours", command).launch
+        assert made is not None
+        launch = made(scratch, 0)
         cpu_s, took_s = [], []
         for rep in range(reps + 1):
             broker = brokers.RunningBroker(launch, 0, scratch / "log")

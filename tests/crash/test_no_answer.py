@@ -1,6 +1,6 @@
 """A disk that does not say what is there: nothing is taken for missing, and written over.
 
-A name that cannot be looked up is not one that is not there.
+A directory that cannot be listed is not one that is empty.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def publish(wire: Wire, number: int) -> bool:
     return isinstance(wire.receive().method, commands.Basic.Ack)
 
 
-def test_a_level_that_cannot_be_looked_at_closes_its_queue(on_disk: DiskFactory) -> None:
+def test_a_level_that_cannot_be_listed_closes_its_queue(on_disk: DiskFactory) -> None:
     broker, disk = on_disk()
     with Wire.open(broker.start().port) as wire:
         declare(wire, {"x-max-priority": 3})
         assert publish(wire, 1)
     broker.stop()
-    disk.plan(Action.FAIL, Call.STAT, "*/prio.001", error=errno.EIO)
+    disk.plan(Action.FAIL, Call.OPEN_READ, "*/prio.001", error=errno.EIO)
 
     broker.start()
 
@@ -65,7 +65,7 @@ def next_offset(wire: Wire) -> int:
     return int(headers["x-stream-offset"])
 
 
-def test_offsets_that_cannot_be_looked_for_close_their_stream(on_disk: DiskFactory) -> None:
+def test_offsets_that_cannot_be_opened_close_their_stream(on_disk: DiskFactory) -> None:
     broker, disk = on_disk()
     with Wire.open(broker.start().port) as wire:
         declare(wire, {"x-queue-type": "stream"})
@@ -74,7 +74,7 @@ def test_offsets_that_cannot_be_looked_for_close_their_stream(on_disk: DiskFacto
         wire.call(1, commands.Basic.Qos(prefetch_count=1), commands.Basic.QosOk)
         first = next_offset(wire)
     broker.stop()
-    disk.plan(Action.FAIL, Call.STAT, "*/consumer_offsets", error=errno.EIO)
+    disk.plan(Action.FAIL, Call.OPEN_READ, "*/consumer_offsets", error=errno.EIO)
 
     broker.start()
 
@@ -116,7 +116,8 @@ def test_a_queue_whose_mark_cannot_be_looked_for_stays_paused(on_disk: DiskFacto
         assert publish(wire, 1)
     assert api("PUT", f"/api/queues/%2F/{QUEUE}/pause").status == 204
     broker.stop()
-    disk.plan(Action.FAIL, Call.STAT, "*/paused", error=errno.EIO)
+    name = queue_directory(broker.data_dir, QUEUE).name
+    disk.plan(Action.FAIL, Call.OPEN_READ, f"*/{name}", error=errno.EIO)
 
     broker.start()
 

@@ -183,5 +183,7 @@ def test_confirmed_messages_keep_their_offsets_and_nothing_unacknowledged_is_pas
         ), round_
         books.seen = {o: body for o, body in books.seen.items() if found.get(o) == body}
         books.acked &= found.keys()
-        assert books.sure <= resumes_at(broker.port, len(found)) <= books.first_unacked(), round_
+        resumes = resumes_at(broker.port, len(found))
+        assert books.sure <= resumes <= books.first_unacked(), round_
+        books.acked = set(range(1, resumes))  # the others are delivered again
     assert books.sure > 1
