@@ -11,6 +11,10 @@ from typing import Literal, Self
 
 from lavinmq import _tls
 
+def sync_file_systems(fds: list[int]) -> None:
+    """Have all on disk that was written to the file systems of these descriptors, also what could
+    not be written since they were opened is told. Raises: OSError."""
+
 class Ring:
     """The last changes of a node's files, as they go from node to node.
 
@@ -30,6 +34,22 @@ class Ring:
 
     def reset(self, position: int) -> None:
         """Forget all, and begin at a position. Raises: RuntimeError while it is used."""
+
+    @property
+    def n_resets(self) -> int:
+        """How often that has happened."""
+
+    def changes(
+        self, since: int, until: int, most: int
+    ) -> tuple[int, list[tuple[int, bytes, bytes, int, int]]]:
+        """What was changed between two positions behind which entries begin, which a follower may
+        go on from meanwhile.
+
+        Args: most: how many changes at once.
+        Returns: the position behind the last one; of each: kind, path, target, where it ends in the
+        file, the position behind it.
+        Raises: LookupError: they are not all there.
+        """
 
 class Feed:
     """Hears of each change of a leader's files, and knows which followers have how much of it.
@@ -58,6 +78,14 @@ class Feed:
     @property
     def first(self) -> int:
         """From this position on it has all."""
+
+    @property
+    def changed(self) -> int:
+        """The position behind the last change, marks do not count."""
+
+    def tell(self, position: int) -> None:
+        """Have followers hear by the next marks that the disks of all nodes in sync, this one
+        included, have all up to a position."""
 
     @property
     def error(self) -> int:
@@ -266,3 +294,8 @@ class Follower:
     @property
     def synced(self) -> int:
         """Position up to which all is on disk."""
+
+    @property
+    def common(self) -> int:
+        """Position up to which the disks of all nodes in sync have all, as the leader has told by
+        this connection; this node may have less. 0: it has not."""

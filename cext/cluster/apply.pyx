@@ -139,6 +139,15 @@ cdef int apply_write(int fd, const u8* p, u64 n, i64 at) noexcept nogil:
     return 0
 
 
+cdef int apply_take_back(int fd, i64 start) noexcept nogil:
+    """Have a file end where an append began that has failed: another leader may append something
+    else there, or nothing. 0, or -1; errno stays in any case."""
+    cdef int error = errno
+    cdef int rc = c_resize(fd, start)
+    set_errno(error)
+    return rc
+
+
 cdef int apply_content(apply_t* a, u8 kind, const char* path, i64 start, i64 end, const u8* data,
                        u64 n) noexcept nogil:
     """Change what is in a file. 0, or -1 with errno."""
@@ -155,6 +164,8 @@ cdef int apply_content(apply_t* a, u8 kind, const char* path, i64 start, i64 end
         rc = c_punch(file.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start, end - start)
     else:
         rc = apply_write(file.fd, data, n, start)
+        if rc and kind == CHANGE_APPEND:
+            apply_take_back(file.fd, start)
     file.is_dirty = True
     a.unsynced += n
     return rc

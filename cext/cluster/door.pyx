@@ -6,10 +6,24 @@ cdef extern from "<fcntl.h>" nogil:
         O_DIRECTORY
 
 
+def sync_file_systems(list fds) -> None:
+    """Have all on disk that was written to the file systems of some descriptors. See the stub."""
+    cdef int fd, rc, error
+    for fd in fds:
+        with nogil:
+            rc = c_syncfs(fd)
+            while rc and errno == EINTR:
+                rc = c_syncfs(fd)
+            error = errno
+        if rc:
+            raise OSError(error, os.strerror(error))
+
+
 cdef class Ring:
     """The last changes of a node's files. See the stub."""
     cdef ring_t r
     cdef bint is_used           # by a feed or a follower
+    cdef readonly unsigned int n_resets
 
     def __cinit__(self, u64 size, u64 position=0):
         if size < 4 * FOLLOW_READ or size & (size - 1):
@@ -34,7 +48,31 @@ cdef class Ring:
         if self.is_used:
             raise RuntimeError("the ring is in use")
         self.r.first = self.r.head = position
+        self.n_resets += 1
         touched_forget(self.r.touched, position)
+
+    def changes(self, u64 since, u64 until, int most) -> tuple:
+        """What was changed between two positions. See the stub.
+
+        The follower's thread may write the ring meanwhile: what it writes over it gives up first,
+        so whatever was read is right if it is still there afterwards."""
+        cdef u64 at = since, size, n_path, n_target
+        cdef u8* p
+        cdef list found = []
+        while at < until and len(found) < most:
+            p = ring_at(&self.r, at)
+            size, n_path, n_target = le32(p), le16(p + 6), le16(p + 8)
+            if size < ENTRY_HEAD + n_path + n_target or size > ENTRY_MOST:
+                raise LookupError(f"position {at} is not in the ring")
+            at += size
+            if p[4] != ENTRY_MARK:
+                found.append((p[4], PyBytes_FromStringAndSize(<char*>p + ENTRY_HEAD, n_path),
+                              PyBytes_FromStringAndSize(<char*>p + ENTRY_HEAD + n_path, n_target),
+                              le64(p + 24), at))
+        reads_before()
+        if since < self.r.first or at > self.r.head:
+            raise LookupError(f"position {since} is not in the ring")
+        return at, found
 
     cdef int use(self) except -1:
         if self.is_used:
@@ -56,6 +94,7 @@ cdef class Feed:
         pthread_mutex_init(&self.f.lock, NULL)
         self.is_open = True
         self.f.ring = ring.r
+        self.f.changed = ring.r.head    # maybe: what is behind it is new in any case
         self.f.least = 1
         self.f.copies.mark = feed_mark
         self.f.copies.have = feed_has
@@ -94,6 +133,18 @@ cdef class Feed:
     def first(self) -> int:
         """From this position on it has all."""
         return self.f.ring.first
+
+    @property
+    def changed(self) -> int:
+        """The position behind the last change, marks do not count."""
+        return self.f.changed
+
+    def tell(self, u64 position) -> None:
+        """Have the next marks say what all have on disk. See the stub."""
+        pthread_mutex_lock(&self.f.lock)
+        if position > self.f.told:
+            self.f.told = position
+        pthread_mutex_unlock(&self.f.lock)
 
     @property
     def error(self) -> int:
@@ -280,7 +331,7 @@ cdef class Follower:
         if self.w.apply.root < 0:
             raise OSError(errno, os.strerror(errno), root)
         self.w.ring = &ring.r
-        self.w.applied = self.w.synced = ring.r.head
+        self.w.applied = self.w.synced = self.w.changed = ring.r.head
 
     def __dealloc__(self):
         self.close()
@@ -313,6 +364,11 @@ cdef class Follower:
     def synced(self) -> int:
         """Position up to which all is on disk."""
         return self.w.synced
+
+    @property
+    def common(self) -> int:
+        """Position up to which the disks of all nodes in sync have all. See the stub."""
+        return self.w.common
 
     def run(self, sock, u64 until=0, bint is_lazy=False, bint is_lenient=False,
             bint in_blocks=False) -> tuple:

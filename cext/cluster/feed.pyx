@@ -43,6 +43,8 @@ cdef struct feed_t:
     u64 awaited                 # last position that the loop waits for, 0 = it does not
     u64 marked                  # position behind the last mark
     u64 common                  # position up to which all is where it has to be
+    u64 told                    # up to where the disks of all have it, as marks tell the followers
+    u64 changed                 # position behind the last change, marks do not count
     u64 woken                   # position up to which the peers have been told
     u32 least                   # copies that there have to be, the leader's own included
     u32 n_missing               # followers in sync that are not there
@@ -146,6 +148,8 @@ cdef void feed_put(feed_t* f, u8 kind, const char* path, const char* target, int
     if n_target:
         memcpy(p + ENTRY_HEAD + n_path, target, n_target)
     f.ring.head += head + done
+    if kind != ENTRY_MARK:
+        f.changed = f.ring.head
     if n_path:
         touched_note(f.ring.touched, path, n_path, f.ring.head)
     if n_target:
@@ -207,7 +211,7 @@ cdef u64 feed_mark(copies_t* copies) noexcept nogil:
     cdef feed_t* f = <feed_t*>copies
     cdef u64 position
     pthread_mutex_lock(&f.lock)
-    feed_put(f, ENTRY_MARK, b"", NULL, -1, NULL, 0, 0)
+    feed_put(f, ENTRY_MARK, b"", NULL, -1, NULL, <i64>f.told, 0)
     position = f.ring.head
     f.awaited = f.marked = position
     pthread_mutex_unlock(&f.lock)

@@ -31,6 +31,8 @@ cdef struct follow_t:
     unpacker_t unpack
     u64 applied                 # position up to which everything was done
     u64 synced                  # and is on disk
+    u64 common                  # and is on the disks of all nodes in sync, as the leader has told
+    u64 changed                 # behind the last change: marks are none
     u64 stop_at                 # position on disk at which it stops, 0 = none
     flag_t is_lazy              # nobody waits for what is on disk
     i64 synced_ns               # when that was so last
@@ -77,11 +79,16 @@ cdef int follow_take(follow_t* w) noexcept nogil:
             break
         if p[4] == ENTRY_MARK:
             w.applied += size
+            if le64(p + 16) > w.common and le64(p + 16) <= w.applied:
+                w.common = le64(p + 16)
+            if w.common >= w.changed:
+                w.common = w.applied    # nothing but marks has come since
             is_asked = is_asked or not w.is_lazy or (w.stop_at and w.applied >= w.stop_at)
             continue
         if apply_entry(&w.apply, p, w.applied):
             return FOLLOW_FULL if w.apply.is_full else FOLLOW_REFUSED
         w.applied += size
+        w.changed = w.applied
         follow_note(w.ring.touched, p, w.applied)
         if w.apply.unsynced > (<u64>FOLLOW_UNSYNCED_LAZY if w.is_lazy else <u64>FOLLOW_UNSYNCED):
             end = follow_ack(w)

@@ -7,6 +7,8 @@
 #
 #     entry = size:u32 kind:u8 0:u8 n_path:u16 n_target:u16 0:u16 0:u32 start:i64 end:i64
 #             path target data                               (little-endian; the size is of all)
+#
+# The start of a mark is the position up to which the disks of all nodes in sync have all (or 0).
 from posix.mman cimport (
     MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_PRIVATE, MAP_SHARED, PROT_NONE, PROT_READ, PROT_WRITE,
     mmap, munmap,
@@ -27,6 +29,12 @@ cdef enum:
     ENTRY_PATH = 4096           # bytes of a path
     ENTRY_MOST = ENTRY_HEAD + 2 * ENTRY_PATH + ENTRY_PIECE
     ENTRY_MARK = 32             # a kind beside those of changes: say when all before is on disk
+
+cdef extern from *:
+    """
+    #define reads_before() __atomic_thread_fence(__ATOMIC_ACQUIRE)
+    """
+    void reads_before() nogil   # what is read above it was read before what is read below
 
 cdef struct ring_t:
     u8* base

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import shutil
 import socket
 import threading
@@ -550,3 +551,111 @@ def test_any_changes_with_any_cuts_end_in_the_same_files(
         copy.close()
         leader.close()
         shutil.rmtree(base)
+
+
+# --- who reads the log on a follower --------------------------------------------------------------
+
+
+def test_marks_tell_what_the_disks_of_all_have(leader: Leader, copy: Copy) -> None:
+    peer = copy.connect()
+    leader.append("a", b"abc")
+    position = leader.feed.mark()
+    until(lambda: has_all(leader, peer))
+    assert copy.follower.common == 0
+
+    leader.feed.tell(position)
+    leader.feed.tell(position - 1)
+    leader.feed.mark()
+    leader.append("a", b"def")
+    leader.feed.mark()
+    until(lambda: has_all(leader, peer))
+
+    assert copy.follower.common >= position
+    assert copy.follower.common < copy.follower.applied
+
+
+def test_what_all_have_reaches_over_marks(leader: Leader, copy: Copy) -> None:
+    peer = copy.connect()
+    leader.append("a", b"abc")
+    position = leader.feed.mark()
+    until(lambda: has_all(leader, peer))
+    leader.feed.tell(position)
+    leader.feed.mark()
+    until(lambda: has_all(leader, peer))
+
+    assert copy.follower.common == copy.follower.applied > position
+
+
+def test_marks_are_no_changes(leader: Leader) -> None:
+    leader.append("a", b"abc")
+    behind = leader.feed.changed
+
+    assert leader.feed.mark() > behind
+    assert leader.feed.changed == behind
+    leader.append("a", b"abc")
+    assert leader.feed.changed == leader.feed.head
+
+
+def test_changes_are_read_from_the_ring_of_a_follower(leader: Leader, copy: Copy) -> None:
+    peer, ring = copy.connect(), copy.follower.ring
+    since = ring.head
+    leader.changes.make_directory(leader.root / "d")
+    leader.append("d/a", b"abc")
+    leader.feed.mark()
+    leader.append("d/a", b"def")
+    leader.changes.rename(leader.root / "d/a", leader.root / "d/b")
+    leader.feed.mark()
+    until(lambda: has_all(leader, peer))
+
+    expected = [
+        (Change.MAKE_DIRECTORY, b"d", b"", 0),
+        (Change.MAKE, b"d/a", b"", 0),
+        (Change.APPEND, b"d/a", b"", 3),
+        (Change.APPEND, b"d/a", b"", 6),
+        (Change.RENAME, b"d/a", b"d/b", 0),
+    ]
+    at, found = ring.changes(since, ring.head, 100)
+    assert [each[:4] for each in found] == expected
+    assert at == ring.head
+    at, first = ring.changes(since, ring.head, 2)
+    assert first == found[:2]
+    assert at == first[-1][4]
+    assert ring.changes(at, ring.head, 100) == (ring.head, found[2:])
+    assert ring.changes(ring.head, ring.head, 100) == (ring.head, [])
+
+
+def test_changes_that_the_ring_has_lost_are_missed(leader: Leader, copy: Copy) -> None:
+    peer, ring = copy.connect(), copy.follower.ring
+    since = ring.head
+    for _ in range(12):
+        leader.append("a", os.urandom(SMALL // 8))
+        leader.feed.mark()
+        until(lambda: has_all(leader, peer))
+
+    with pytest.raises(LookupError):
+        ring.changes(since, ring.head, 100)
+    with pytest.raises(LookupError):
+        ring.changes(ring.first - 100, ring.head, 0)
+
+
+def test_a_ring_that_begins_anew_says_so(tmp_path: Path) -> None:
+    ring = Ring(SMALL)
+    ring.reset(100)
+
+    assert (ring.n_resets, ring.head) == (1, 100)
+
+
+def test_an_append_that_fails_leaves_nothing(leader: Leader, copy: Copy) -> None:
+    leader.append("a", b"a" * 1000)
+    leader.append("a", b"b" * 1000)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1500, hard))
+    try:
+        copy.connect()
+        leader.feed.mark()
+        until(lambda: bool(copy.ends))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert copy.ends[0][0] == "refused"
+    assert (copy.root / "a").read_bytes() == b"a" * 1000
