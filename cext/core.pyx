@@ -5,7 +5,8 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.errno cimport (
-    EAGAIN, ECONNRESET, EDQUOT, EFBIG, EINTR, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSPC, errno,
+    EAGAIN, ECONNRESET, EDQUOT, EFBIG, EINTR, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSPC, EROFS,
+    errno,
 )
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc, realloc
@@ -97,6 +98,7 @@ include "stream/stream_sync.pyx"
 include "stream/stream.pyx"
 include "stream/stream_retention.pyx"
 include "stream/stream_load.pyx"
+include "stream/stream_view.pyx"
 include "channel/checks.pyx"
 include "channel/answers.pyx"
 include "channel/route.pyx"
@@ -161,6 +163,7 @@ include "door/mover.pyx"
 include "door/browse.pyx"
 include "door/chosen.pyx"
 include "door/stream_raw.pyx"
+include "door/stream_view.pyx"
 include "door/compaction.pyx"
 include "door/purge.pyx"
 include "door/replay.pyx"

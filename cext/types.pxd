@@ -1794,6 +1794,7 @@ cdef struct loop_t:
     flag_t is_behind            # they are, by so much that who sends much is not read
     flag_t is_below             # there are too few, and who publishes is told instead of waiting
     flag_t is_copied            # files are: none gets holes, and nothing is written over filling
+    flag_t is_reading           # they are another's to change: whoever tries is refused
     reached_t reached           # what the routings under way have reached
     u32 n_reads                 # links that were read since the last tick
     i64 sync_ns                 # how long the last sync took

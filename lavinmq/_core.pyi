@@ -283,6 +283,13 @@ class Loop:
     @sync.setter
     def sync(self, value: bool) -> None: ...
     @property
+    def is_reading(self) -> bool:
+        """Whether the files are another's to change: whatever would change one here fails with
+        EROFS. Streams are read by `view_segments` and its like then."""
+
+    @is_reading.setter
+    def is_reading(self, value: bool) -> None: ...
+    @property
     def is_stamping(self) -> bool:
         """Whether a publish without a timestamp gets the time at which it came."""
 
@@ -1770,6 +1777,28 @@ def raw_records(queue: Queue, offset: int, end: int) -> tuple[bytes, int, int, i
 
 def raw_rest(queue: Queue, seg_id: int, pos: int, n: int) -> bytes | None:
     """Up to n bytes of a segment, 256 KiB at most; None when it is gone. Raises: OSError."""
+
+def view_segments(queue: Queue, segments: list[tuple[int, int, int, int, int, int]]) -> None:
+    """Take over finished segments of a stream on a loop that `is_reading`, by rising numbers: their
+    number, bytes, messages, first offset (lower than the next one: that), first and last time.
+
+    Raises: TypeError, ValueError, MemoryError.
+    """
+
+def view_begin(queue: Queue, segment: int, first: int) -> None:
+    """A segment of such a stream begins with an offset, which is the next one or higher. Raises:
+    TypeError, MemoryError."""
+
+def view_reached(queue: Queue, segment: int, end: int) -> bool:
+    """A segment, maybe a new one, may be read up to a position in its file.
+
+    Returns: False when there is more to count: call again. What is no whole message is not shown,
+    and neither is anything behind it. Raises: TypeError, OSError.
+    """
+
+def view_forgotten(queue: Queue, segment: int) -> None:
+    """The segments of such a stream up to this one have gone after their time, but for the last.
+    Raises: TypeError."""
 
 def raw_end(offset: int) -> bytes:
     """The block without records that ends an answer, with the offset to go on with."""

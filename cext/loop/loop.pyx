@@ -342,6 +342,15 @@ cdef class Loop:
         self.t.is_copied = value
 
     @property
+    def is_reading(self) -> bool:
+        """Whether files are another's to change. See the stub."""
+        return self.t.is_reading
+
+    @is_reading.setter
+    def is_reading(self, bint value) -> None:
+        self.t.is_reading = value
+
+    @property
     def is_stamping(self) -> bool:
         """Whether a publish without a timestamp gets the time at which it came."""
         return self.t.is_stamping

@@ -133,6 +133,14 @@ cdef inline bint is_observed(const loop_t* loop) noexcept nogil:
 
 # ---- names ---------------------------------------------------------------------------------------
 
+cdef bint is_kept_out(const loop_t* loop) noexcept nogil:
+    """Whether the files are another's to change; errno says so then."""
+    if loop == NULL or not loop.is_reading:
+        return False
+    set_errno(EROFS)
+    return True
+
+
 cdef void segment_path(const store_t* st, const char* name, u32 id, char* path) noexcept nogil:
     snprintf(path, PATH_MAX_BYTES, b"%s/%s/%s.%010u", st.dirname, st.basename, name, id)
 
@@ -148,6 +156,8 @@ cdef int file_open(loop_t* loop, const char* path, int flags) noexcept nogil:
     To write it takes O_RDWR: who observes reads what was written by the same descriptor."""
     cdef bint is_new
     cdef int fd
+    if flags & (O_RDWR | O_CREAT | O_TRUNC) and is_kept_out(loop):
+        return -1
     flags |= O_CLOEXEC | O_NONBLOCK
     if not is_observed(loop):
         fd = c_open(path, flags, 0o640)
@@ -167,7 +177,7 @@ cdef int file_open(loop_t* loop, const char* path, int flags) noexcept nogil:
 
 cdef int file_rename(loop_t* loop, const char* path, const char* to) noexcept nogil:
     """Give a file or directory another name, in the place of a file that has it. 0, or -1."""
-    if c_rename(path, to):
+    if is_kept_out(loop) or c_rename(path, to):
         return -1
     file_touched(loop, CHANGE_RENAME, path, to, 0, 0)
     if is_observed(loop):
@@ -177,7 +187,7 @@ cdef int file_rename(loop_t* loop, const char* path, const char* to) noexcept no
 
 cdef int file_unlink(loop_t* loop, const char* path) noexcept nogil:
     """Remove the name of a file. 0, or -1 with errno."""
-    if c_unlink(path):
+    if is_kept_out(loop) or c_unlink(path):
         return -1
     file_touched(loop, CHANGE_REMOVE, path, NULL, 0, 0)
     if is_observed(loop):
@@ -195,7 +205,7 @@ cdef void file_remove(loop_t* loop, const char* path) noexcept nogil:
 
 cdef int directory_make(loop_t* loop, const char* path) noexcept nogil:
     """Make a directory. 0, or -1 with errno."""
-    if c_mkdir(path, 0o750):
+    if is_kept_out(loop) or c_mkdir(path, 0o750):
         return -1
     if is_observed(loop):
         change_note(loop, CHANGE_MAKE_DIRECTORY, path, NULL, -1, NULL, 0, 0)
@@ -346,6 +356,8 @@ cdef int unlink_file(loop_t* loop, str path) except -1:
 cdef int remove_directory(loop_t* loop, str path) except -1:
     """Remove an empty one."""
     raw = os.fsencode(path)
+    if is_kept_out(loop):
+        checked(-1, path)
     os.rmdir(path)
     if is_observed(loop):
         change_note(loop, CHANGE_REMOVE_DIRECTORY, raw, NULL, -1, NULL, 0, 0)

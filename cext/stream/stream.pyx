@@ -298,6 +298,9 @@ cdef u32 reader_wish(const queue_t* q, const consumer_t* k) noexcept nogil:
 
 cdef void stream_read_failed(queue_t* q, consumer_t* k) noexcept nogil:
     """A file cannot be read, errno says why: try again if that can help, or close the queue."""
+    if q.loop.is_reading and errno == ENOENT:
+        view_passed(q, k)
+        return
     queue_read_failed(q, &q.store)
     if not can_wait_to_read(q.store.error):
         queue_break(q)

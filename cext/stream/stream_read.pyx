@@ -271,11 +271,16 @@ cdef void reader_go_to_time(const queue_t* q, reader_t* r, i64 at_ms) noexcept n
 cdef int reader_skip_junk(queue_t* q, reader_t* r) noexcept nogil:
     """Where the reader stands is no record: go on behind it. 0, or -1 with errno.
 
-    What follows keeps its offsets: they are counted from the segment's end."""
+    What follows keeps its offsets: they are counted from the segment's end. Where the files are a
+    copy nobody goes on: others have what is junk here."""
     cdef store_t* st = &q.store
     cdef seg_t* seg = r.seg
     cdef u32 passed = <u32>(r.offset - seg.first_offset), after, index, known = seg.damaged_at
-    cdef i64 to = store_resume(st, seg, r.pos, passed, &after)
+    cdef i64 to
+    if q.loop.is_reading:
+        set_errno(EIO)
+        return -1
+    to = store_resume(st, seg, r.pos, passed, &after)
     if to < 0:
         return -1
     if seg is st.wseg:
