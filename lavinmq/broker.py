@@ -202,6 +202,8 @@ class Broker:
         self.shovels: Follower | None = None
         self.federation: Federation | None = None
         self.cluster: Cluster | None = None
+        self.refuses: Callable[[], str] | None = None
+        """Says why nothing but reading streams is served; None: all is."""
         self.integrity: Integrity | None = None
         """The sums of its files; None: there are none."""
         self.loop = _core.Loop(events, config.data_dir, config.sync, on_failure, self._news)

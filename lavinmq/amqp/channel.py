@@ -113,7 +113,18 @@ class Channel:
             raise ChannelError(
                 ReplyCode.NOT_IMPLEMENTED, f"{method.NAME} is not for clients to send"
             )
-        handler(self, method)
+        refuses = self.connection.broker.refuses
+        if refuses is None:
+            handler(self, method)
+            return
+        if not _is_read(method):
+            raise refused(refuses())
+        try:
+            handler(self, method)
+        except ChannelError as error:
+            if error.code == ReplyCode.NOT_FOUND:
+                error.text = f"{error.text}; {refuses()}"
+            raise
 
     def release(self) -> None:
         """Cancel all consumers at once. Idempotent."""
@@ -342,6 +353,11 @@ class Channel:
             how = reading(tag, d.arguments, time.time_ns() // 1_000_000, most)
             if how.epoch:
                 self._check_epoch(queue, how)
+            if how.is_tracked and self.connection.broker.refuses is not None:
+                raise failed(
+                    "This node keeps no positions: x-stream-offset has to say where to begin, and"
+                    " x-stream-automatic-offset-tracking must not be set"
+                )
         if tag in self.consumers:
             raise ConnectionError_(
                 ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'",
@@ -600,6 +616,21 @@ _HANDLERS: Final[dict[type[m.Method], Callable[[Channel, Any], None]]] = {
     m.TxCommit: Channel._tx_commit,
     m.TxRollback: Channel._tx_rollback,
 }
+
+
+_READING: Final = (
+    m.BasicCancel, m.BasicQos, m.BasicRecover, m.ChannelFlow, m.ChannelFlowOk,
+)  # fmt: skip
+"""What readers of streams use besides basic.consume and a passive queue.declare."""
+
+
+def _is_read(method: m.Method) -> bool:
+    """Whether it does nothing but read a stream, and what goes with that."""
+    if isinstance(method, m.QueueDeclare):
+        return method.passive
+    if isinstance(method, m.BasicConsume):
+        return method.queue not in REPLY_TO
+    return isinstance(method, _READING)
 
 
 def _say_nothing() -> None:

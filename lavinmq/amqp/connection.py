@@ -24,6 +24,7 @@ from lavinmq.amqp.handshake import HandshakeError
 from lavinmq.amqp.login import Login
 from lavinmq.amqp.walk_errors import walk_error
 from lavinmq.arguments.bounds import UNBOUNDED, TableBounds
+from lavinmq.arguments.names import refused
 from lavinmq.errors import ChannelError, ConnectionError_, ProtocolError, ReplyCode
 from lavinmq.listeners.endpoints import Endpoints, TlsInfo, plain
 from lavinmq.listeners.peer import Peer
@@ -239,6 +240,8 @@ class Connection(Peer[_core.Link]):
 
         Args: kind: a publish, the copies of one, or where its dead letter goes; see `_core.Link`.
         """
+        if self.broker.refuses is not None:
+            raise refused(self.broker.refuses())
         exchange_name = name.decode("utf-8", "surrogateescape")
         texts = [key.decode("utf-8", "surrogateescape") for key in keys]
         if kind == _core.ASK_KIND_LETTER_KEY:

@@ -113,6 +113,12 @@ class User:
             for exchange, granted in about.items():
                 yield TopicRow(self.name, vhost, exchange, granted.write, granted.read)
 
+    def become(self, other: "User") -> None:
+        """Be what another one of this name is."""
+        self.password_hash, self.hashing_algorithm = other.password_hash, other.hashing_algorithm
+        self.scram, self.tags = other.scram, other.tags
+        self.permissions, self.topics = other.permissions, other.topics
+
     def __repr__(self) -> str:
         return f"User({self.name!r}, tags={','.join(self.tags)!r})"
 
@@ -190,6 +196,26 @@ class UserStore:
         self._load_others()
         self.epoch += 1
         log.debug("%d users loaded", len(self._users))
+
+    def follow(self) -> None:
+        """Read the files again, which somebody else has written: users that stay are the same
+        objects, so whoever has logged in goes by what counts now. Nothing is written.
+
+        Raises: DefinitionsError; then all is as it was.
+        """
+        if not self.path.exists():
+            raise DefinitionsError(f"{self.path} is missing")
+        before, kept = self._users, self._kept
+        try:
+            self.load(create_default=False)
+        except DefinitionsError:
+            self._users, self._kept = before, kept
+            raise
+        for name, user in self._users.items():
+            known = before.get(name)
+            if known is not None:
+                known.become(user)
+                self._users[name] = known
 
     def save(self) -> None:
         """Save what has changed since the last time; what cannot be saved is taken back.

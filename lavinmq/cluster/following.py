@@ -55,14 +55,14 @@ class Following:
 
     Args: certificates: by which the leader has to speak TLS, None: it speaks without; on_dead: is
         told, by `call`, that there is no process at the leader's address; on_disk: that nobody
-        knows what is on the disk.
+        knows what is on the disk; has_readers: the leader is to say what all nodes have.
     """
 
     def __init__(
         self, uri: str, me: str, secret: bytes, ring: Ring, root: str, standing: Standing,
         history: History, *, certificates: Certificates | None, call: Callable[..., object],
         on_dead: Callable[[], object], on_disk: Callable[[str], object],
-        integrity: Integrity | None = None,
+        integrity: Integrity | None = None, has_readers: bool = False,
     ) -> None:  # fmt: skip
         self.uri = uri
         self.history = history
@@ -83,6 +83,7 @@ class Following:
         self._on_dead = on_dead
         self._on_disk = on_disk
         self._integrity = integrity
+        self._has_readers = has_readers
         self._greeted_at = 0.0
         """Before it has said last how its files stand."""
         self._is_over = threading.Event()
@@ -165,6 +166,7 @@ class Following:
             "id": self._me, **speech.spoken(), "epoch": self.history.at(self._ring.head),
             "position": self._ring.head, "whole": self._standing.is_good,
             "damaged": self._n_damaged(), "at_least": self._standing.at_least,
+            "readers": self._has_readers,
         })  # fmt: skip
         sock.settimeout(JOIN_S)
         answer = frames.receive(sock)

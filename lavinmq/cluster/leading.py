@@ -18,12 +18,13 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from lavinmq._cluster import BlockSender, Feed, Peer
+from lavinmq._cluster import BlockSender, Feed, Peer, sync_file_systems
 from lavinmq.backup.taking import Taking
 from lavinmq.cluster import frames, joining, speech
 from lavinmq.cluster.certificates import HandshakeError
 from lavinmq.cluster.etcd import EtcdError
 from lavinmq.cluster.frames import Connection, Link, PeerError
+from lavinmq.files import file_systems
 from lavinmq.files.snapshot import SnapshotError
 from lavinmq.integrity.guard import DamagedError
 from lavinmq.listeners.endpoints import plain, shown
@@ -56,6 +57,8 @@ STAGE_S: Final = 600.0
 """In which a follower has to bring to its disk what it has got."""
 HAND_OVER_S: Final = 3.0
 SEND_S: Final = 30.0
+TELL_S: Final = 0.5
+"""Between two times that followers with readers are told what all nodes have on disk."""
 _log = log.get("lmq.cluster")
 
 T = TypeVar("T")
@@ -87,6 +90,8 @@ class Session:
         self.where = shown(self.host, address[1])
         self.node = ""
         self.version = ""
+        self.has_readers = False
+        """Whether it serves readers, who may see what all nodes have on disk."""
         self.came_at = time.monotonic()
         self.is_known = self.is_ended = False
         """Whether it has said whose it is; whether its thread is about to end."""
@@ -151,6 +156,12 @@ class Leading:
         """Since when fewer nodes in sync are there than there have to be; 0: enough are."""
         self._said = ("", "")
         """Who has gone last, and why."""
+        self._told = -1
+        """Up to which position followers with readers know that all nodes have it on disk."""
+        self._telling: asyncio.Task[Any] | None = None
+        self._file_systems: list[int] = []
+        """Descriptors of the data directory and of others that it leads to, once they are needed.
+        They stay open: what could not be written meanwhile is told by them alone."""
         self._maybe: set[str] = set()
         """Nodes of a change of the set of which nobody knows whether it was made."""
         self._require()
@@ -175,6 +186,10 @@ class Leading:
             task.cancel()
         for session in self.sessions:
             session.end()
+        if self._telling is not None:
+            self._telling.cancel()
+        while self._file_systems:
+            os.close(self._file_systems.pop())
 
     async def hand_over(self) -> None:
         """The broker has stopped: have the followers in sync get all that it did, for a while."""
@@ -273,6 +288,7 @@ class Leading:
                 session.is_coming = True
                 self._start(self._take_in(session, peer))
         self._refuse()
+        self._tell()
         if self._is_in_the_way():
             self._on_lost("its followers do not reach it, and could do without it")
             return
@@ -283,6 +299,38 @@ class Leading:
             self._start(self._leave_out())
         elif self._coordinator.replaced():
             self._start(self._count_anew())
+
+    def _tell(self) -> None:
+        """Have followers with readers know what all nodes have on disk, if there is more of it."""
+        has_readers = any(each.has_readers and each.peer is not None for each in self.sessions)
+        is_busy = self._telling is not None and not self._telling.done()
+        if has_readers and not is_busy and self._feed.changed > self._told:
+            self._telling = self._events.create_task(self._tell_what_all_have())
+
+    async def _tell_what_all_have(self) -> None:
+        """One round of that. A confirm waits for the files of its message alone; here all that was
+        changed has to be on the disk of this node, too."""
+        root = self._broker.config.data_dir
+        try:
+            if not self._file_systems:
+                for path in (root, *file_systems.others(root)):
+                    self._file_systems.append(os.open(path, os.O_RDONLY | os.O_DIRECTORY))
+        except OSError as error:
+            _log.warning("followers do not hear what all have: %s", error)
+            await asyncio.sleep(STUCK_S)
+            return
+        position = self._feed.mark()
+        try:
+            await self._events.run_in_executor(None, sync_file_systems, [*self._file_systems])
+        except OSError as error:
+            self._broker.disk.on_unsure(root, error.errno or 0)
+            return
+        while not self._feed.has(position):
+            await asyncio.sleep(LOOK_S)
+        self._told = position
+        self._feed.tell(position)
+        self._feed.mark()  # which says so
+        await asyncio.sleep(TELL_S)
 
     def _is_in_the_way(self) -> bool:
         """Whether it has not been able to acknowledge for long, while others could that are alive,
@@ -445,6 +493,7 @@ class Leading:
         node, epoch = frames.text(hello, "id"), frames.number(hello, "epoch")
         position = frames.number(hello, "position")
         session.version = frames.text(hello, "version")
+        session.has_readers = hello.get("readers") is True
         self._on_loop(self._welcome(session, node))
         compression = self._compression if speech.agreed(hello) >= speech.BLOCKS else None
         sock.settimeout(SEND_S)
@@ -511,6 +560,8 @@ class Leading:
         self, session: Session, sock: Link, position: int, compression: str | None
     ) -> Peer:
         session.peer = Peer(self._feed, sock, position, compression)
+        if session.has_readers:
+            self._told = -1  # it has come further than what was told before
         self._said = ("", "")
         self._require()
         return session.peer

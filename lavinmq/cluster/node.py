@@ -35,6 +35,7 @@ from lavinmq.cluster.lease import kept_meanwhile
 from lavinmq.cluster.orders import Orders
 from lavinmq.cluster.probes import Probes
 from lavinmq.cluster.proxy import Proxy, Target
+from lavinmq.cluster.reads import Reads, is_wanted
 from lavinmq.cluster.recovery import Recovery
 from lavinmq.cluster.status import Status
 from lavinmq.errors import DefinitionsError
@@ -130,10 +131,14 @@ class Node:
         self._following: Following | None = None
         self._leading: Leading | None = None
         self._proxy: Proxy | None = None
+        self._reads = Reads(
+            config, events, self._ring, lambda: self._following, self._only_reads
+        ) if is_wanted(config) else None  # fmt: skip
         self._status = Status(
             self._coordinator, self._ring, config.clustering_min_insync_replicas,
             is_whole=lambda: self._standing.is_good, may_lead=self._may_lead,
             leading=lambda: self._leading, following=lambda: self._following, integrity=integrity,
+            reads=self._reads,
         )  # fmt: skip
         self._recovery = Recovery(
             self._coordinator, config.clustering_min_insync_replicas, self._stands
@@ -178,6 +183,8 @@ class Node:
             group.create_task(self._watch())
             group.create_task(self._decide())
             group.create_task(self._note_progress())
+            if self._reads is not None:
+                group.create_task(self._reads.run())
 
     async def _look_at_files(self) -> None:
         """Compare what was changed while this node was away with its sums, before it says that its
@@ -239,6 +246,8 @@ class Node:
         if self._main is not None:
             self._main.cancel()
             await asyncio.wait([self._main])
+        if self._reads is not None:
+            await self._reads.close("this node stops")
         is_orderly = server is None or not server.failure
         if leading is not None:
             if is_orderly:
@@ -489,7 +498,7 @@ class Node:
                 leader.uri, self.me, self._secret, self._ring, self._root, self._standing,
                 self._history, certificates=self._certificates,
                 call=self._events.call_soon_threadsafe, on_dead=dead, on_disk=self._disk_failed,
-                integrity=self._integrity,
+                integrity=self._integrity, has_readers=self._reads is not None,
             )  # fmt: skip
         except ValueError as error:
             raise NodeError(f"the leader's address: {error}", CANNOT_FOLLOW) from None
@@ -571,6 +580,8 @@ class Node:
             await self._proxy.close()
             self._proxy = None
         self._probes.close()
+        if self._reads is not None:
+            await self._reads.close("this node leads from now on")
         self._history.begin(epoch, self._ring.head)
         feed = Feed(self._ring)
         server = self.server = Server(
@@ -608,6 +619,15 @@ class Node:
         history = self._history if self._following is None else self._following.history
         head = self._ring.head if self._leading is None else self._leading.head
         return self._standing.is_whole, history.at(head), head
+
+    def _only_reads(self) -> str:
+        """What clients are told who want more of a follower than to read streams."""
+        state = self._coordinator.state
+        target = places.of_leader(state, self.me, "amqp")
+        leads = f"node {state.epoch_leader} leads"
+        if target is not None:
+            leads += f", at {target.host}:{target.port}"
+        return f"this is a follower's port for reading streams; {leads}"
 
     def _renewed(self, deadline: float) -> None:
         self._deadline = deadline - MARGIN_S

@@ -12,10 +12,10 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs
 
+from lavinmq.cluster.host import NodeHost
 from lavinmq.http import probes
 from lavinmq.http.access.origin import Origin
 from lavinmq.http.errors import ApiError
@@ -57,7 +57,7 @@ class Probes:
     def start(self) -> None:
         """Listen. Raises: OSError naming the address; then nothing is bound."""
         config, events = self._config, self._events
-        host = _Host(events, config, Contexts(config), SharedPortion(events.call_soon))
+        host = NodeHost(events, config, Contexts(config), SharedPortion(events.call_soon))
         name = ""
         try:
             if config.metrics_http_port >= 0:
@@ -78,17 +78,6 @@ class Probes:
         """Stop listening and end all connections. Idempotent."""
         while self._listeners:
             self._listeners.pop().close()
-
-
-@dataclass(slots=True)
-class _Host:
-    """What a listener needs of the node."""
-
-    events: asyncio.AbstractEventLoop
-    config: Config
-    tls: Contexts
-    arrivals: SharedPortion
-    peers: frozenset[str] = frozenset()
 
 
 class _Ready(Alive):

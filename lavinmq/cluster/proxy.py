@@ -14,10 +14,11 @@ import math
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
+from lavinmq.cluster.host import NodeHost
 from lavinmq.cluster.relay import Relay, new_block
 from lavinmq.config.values import defaults
 from lavinmq.listeners.endpoints import UNIX, is_loopback
@@ -77,7 +78,7 @@ class Proxy:
         self._doors = tuple(doors)
         self._target = target
         config = config or defaults()
-        self._host = _Host(events, config, Contexts(config), SharedPortion(events.call_soon))
+        self._host = NodeHost(events, config, Contexts(config), SharedPortion(events.call_soon))
         self._room = _Room(most)
         self._listeners: list[Listener] = []
         self._block = new_block()
@@ -219,17 +220,6 @@ class _Refusal(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""
         self.over.set()
-
-
-@dataclass(slots=True)
-class _Host:
-    """What listeners need of the node."""
-
-    events: asyncio.AbstractEventLoop
-    config: Config
-    tls: Contexts
-    arrivals: SharedPortion
-    peers: frozenset[str] = frozenset()
 
 
 class _Room:

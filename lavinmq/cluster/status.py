@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lavinmq.cluster.coordinator import Coordinator, State
     from lavinmq.cluster.following import Following
     from lavinmq.cluster.leading import Leading, Session
+    from lavinmq.cluster.reads import Reads
     from lavinmq.integrity.keeper import Integrity
 
 NO_LEADER: Final = "no leader is known"
@@ -29,13 +30,14 @@ class Status:
 
     Args: wanted: how many nodes the operator wants to have what is acknowledged, 0: most; is_whole:
         whether its files are a whole; may_lead: whether it could lead; leading, following: what it
-        does now; integrity: the sums of its files.
+        does now; integrity: the sums of its files; reads: who serves readers, None: nobody.
     """
 
     def __init__(
         self, coordinator: Coordinator, ring: Ring, wanted: int, *, is_whole: Callable[[], bool],
         may_lead: Callable[[], bool], leading: Callable[[], Leading | None],
         following: Callable[[], Following | None], integrity: Integrity | None = None,
+        reads: Reads | None = None,
     ) -> None:  # fmt: skip
         self._coordinator = coordinator
         self._ring = ring
@@ -46,6 +48,7 @@ class Status:
         self._following = following
         self._ages = Ages(ring.head)
         self._integrity = integrity
+        self._reads = reads
 
     def look(self) -> None:
         """Notice what has happened since the last time."""
@@ -89,6 +92,7 @@ class Status:
             "position": self._head(),
             "followers": [] if leading is None else self._followers(leading, in_sync),
             "following": None if following is None else self._followed(state, following),
+            "reads": None if self._reads is None else self._reads.status(),
             "elections": [each._asdict() for each in state.elections],
             "etcd_silent_seconds": round(self._coordinator.etcd.silent_s, 3),
             "integrity": None if self._integrity is None else self._integrity.status(),

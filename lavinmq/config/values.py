@@ -167,6 +167,8 @@ class Config:
     clustering_below_min_insync: str
     clustering_compression: str
     clustering_lease_ttl: int
+    clustering_reads_port: int
+    clustering_reads_tls_port: int
     clustering_on_leader_elected: str
     clustering_on_leader_lost: str
 
@@ -311,6 +313,11 @@ def _checked(config: Config) -> Config:
         )
     if config.clustering_enabled:
         _check_tls_of_nodes(config)
+    if config.clustering_enabled and config.clustering_reads_tls_port >= 0 and not config.tls_cert:
+        raise ConfigError(
+            "'reads_tls_port' in [clustering]: 'tls_cert' in [main] is missing, so nobody could"
+            " speak TLS there"
+        )
     return config
 
 

@@ -69,6 +69,17 @@ def load(data_dir: Path, create_default: bool = True, disk: Disk | None = None) 
     return vhosts
 
 
+def read(data_dir: Path) -> list[VHostDef]:
+    """The virtual hosts of a file that somebody else writes. Raises: DefinitionsError."""
+    path = data_dir / FILE_NAME
+    try:
+        return _parse(path, read_regular(str(path)))
+    except OSError as error:
+        raise DefinitionsError(f"{path}: {error.strerror}") from error
+    except _DamagedError as error:
+        raise DefinitionsError(str(error)) from error
+
+
 def save(data_dir: Path, vhosts: Iterable[VHostDef], disk: Disk) -> None:
     """Write the file atomically. Raises: DefinitionsError when the disk refuses."""
     SavedFile(data_dir / FILE_NAME, disk).save(lambda: text(vhosts))

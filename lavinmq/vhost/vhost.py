@@ -705,6 +705,27 @@ class VHost:
             self._log.error("expired queue %r stays: %s", queue.name, error)
             self._expiry.used(queue)
 
+    # --- streams whose files somebody else writes ---------------------------------------------
+
+    def new_view(self, stored: QueueDef) -> Queue:
+        """A stream to read, which nobody knows before `show`."""
+        return self._new_queue(stored.name, True, stored.auto_delete, None, stored.arguments)
+
+    def show(self, queue: Queue) -> None:
+        """From now on it can be read."""
+        self.queues[queue.name] = queue
+        self.operators.set_timeout(queue)
+
+    def hide(self, queue: Queue) -> None:
+        """It cannot be read any more: its consumers are told."""
+        if self.queues.get(queue.name) is queue:
+            del self.queues[queue.name]
+        consumers = queue.take_consumers()
+        queue.core.delete()
+        for consumer in consumers:
+            consumer.stop()
+            consumer.cancelled()
+
     # --- messages -----------------------------------------------------------------------------
 
     def purge(self, actor: Actor, name: str) -> _core.Purge:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lavinmq.auth.users import UserStore
-from lavinmq.errors import DefinitionsError
+from lavinmq.errors import DefinitionsError, ReplyCode
 from lavinmq.files import vhosts as vhosts_file
 from lavinmq.files.deleted import DOOMED
 from lavinmq.files.directories import hashed, remove_tree, set_aside
@@ -100,6 +100,18 @@ class VHosts(Mapping[str, VHost]):
             self._open[name] = vhost
         for path in self._data_dir.glob("[0-9a-f]" * 40 + DOOMED + "*"):
             self._remove(path)
+
+    def add_view(self, name: str) -> VHost:
+        """One whose files somebody else writes: it is open, and has what `show` gives it."""
+        vhost = self._open[name] = self._make(name)
+        return vhost
+
+    def drop_view(self, name: str) -> None:
+        """End what such a one has, and its connections."""
+        vhost = self._open.pop(name)
+        for connection in list(vhost.connections):
+            connection.expel(ReplyCode.CONNECTION_FORCED, "VHost deleted")
+        vhost.abandon()
 
     async def create(
         self, name: str, creator: str | None = None, description: str | None = None,

@@ -60,6 +60,7 @@ class ClusterNode:
         self.host = HOST
         self.port, self.http_port, self.mqtt_port = free_port(), free_port(), free_port()
         self.metrics_port, self.clustering_port = free_port(), free_port()
+        self.reads_port = free_port() if cluster.has_readers else -1
         self.control_path = f"/tmp/lavinmqctl-test-{self.port}.sock"
         self.data_dir = cluster.directory / f"n{number}"
         self.log_path = cluster.directory / f"n{number}.log"
@@ -135,6 +136,8 @@ class ClusterNode:
             "--clustering-lease-ttl": cluster.lease_ttl_s,
             "--clustering-min-insync-replicas": cluster.least,
         }  # fmt: skip
+        if cluster.has_readers:
+            options["--clustering-reads-port"] = self.reads_port
         flat = [str(each) for pair in options.items() for each in pair]
         command = self.command or broker_command()
         return [*self.within, *command, "--clustering", *flat, *self.args]
@@ -190,17 +193,19 @@ class Cluster:
     """Nodes 1 to n and their etcd. Use it as a context manager.
 
     Args: is_linked: there is a `Link` in front of each node and between each node and etcd; least:
-        `min_insync_replicas`; restarts: nodes that end with 3 are started again.
+        `min_insync_replicas`; restarts: nodes that end with 3 are started again; has_readers: nodes
+        that follow serve readers of streams.
     """
 
     def __init__(
         self, directory: Path, n_nodes: int = 3, *, lease_ttl_s: int = 5, least: int = 0,
         is_linked: bool = False, restarts: bool = True, args: Sequence[str] = (),
-        scheme: str = "tcp", etcd: EtcdCluster | None = None,
+        scheme: str = "tcp", etcd: EtcdCluster | None = None, has_readers: bool = False,
     ) -> None:  # fmt: skip
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self.lease_ttl_s = lease_ttl_s
+        self.has_readers = has_readers
         self.least = least
         self.lock = threading.RLock()
         self.etcd = etcd or EtcdCluster(directory / "etcd")

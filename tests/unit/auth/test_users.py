@@ -429,3 +429,50 @@ def test_whoever_sees_the_expression_knows_that_all_may_be_written(
     assert store.direct_user.can_write_all("v")
     store.set_topic_permissions(TopicRow("u", "v", "events", "^own", ".*"))
     assert not user.can_write_all("v")
+
+
+# --- files that somebody else writes --------------------------------------------------------------
+
+
+def test_users_follow_a_file_that_somebody_else_writes(store: UserStore, tmp_path: Path) -> None:
+    add(store, "stays", b"old", "monitoring")
+    add(store, "goes")
+    store.save()
+    follower = store_in(tmp_path)
+    follower.follow()
+    stays, goes = follower.get("stays"), follower.get("goes")
+    assert stays is not None and goes is not None
+    add(store, "stays", b"new")
+    store.set_permissions("stays", "/", "", "q.*", "")
+    store.set_topic_permissions(TopicRow("stays", "/", "amq.topic", "w", "r"))
+    store.delete("goes")
+    add(store, "comes")
+    store.save()
+
+    follower.follow()
+
+    assert follower.get("stays") is stays
+    assert follower.authenticate("stays", b"new", is_loopback=True) is stays
+    assert (stays.tags, stays.can_read("/", "q1"), stays.can_write("/", "q1")) == ((), True, False)
+    assert stays.key_rights("/", "amq.topic") is not None
+    assert not follower.has(goes)
+    assert follower.get("comes") is not None
+
+
+def test_users_stay_as_they_were_when_that_file_makes_no_sense(
+    store: UserStore, tmp_path: Path
+) -> None:
+    follower = store_in(tmp_path)
+    follower.follow()
+    guest = follower.get("guest")
+    (tmp_path / "users.json").write_bytes(b"{")
+
+    with pytest.raises(DefinitionsError):
+        follower.follow()
+    (tmp_path / "users.json").unlink()
+    with pytest.raises(DefinitionsError):
+        follower.follow()
+
+    assert guest is not None
+    assert follower.get("guest") is guest
+    assert not (tmp_path / "users.json").exists()

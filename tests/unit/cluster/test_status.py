@@ -302,3 +302,16 @@ def test_what_other_nodes_say_of_themselves_is_shown_only_if_it_is_text() -> Non
         "id": "b", "uri": None, "address": None, "version": None, "live": True, "in_sync": True,
         "member": True,
     }  # fmt: skip
+
+
+def test_it_says_whether_readers_are_served() -> None:
+    known = follower()
+    assert known.status.status()["reads"] is None
+    served = {"serving": True, "position": 7, "connections": 1, "reason": ""}
+    status = Status(
+        known.coordinator, known.ring, 0, is_whole=lambda: True, may_lead=lambda: True,
+        leading=lambda: None, following=lambda: known.following,
+        reads=some(status=lambda: served),
+    )  # fmt: skip
+
+    assert status.status()["reads"] == served

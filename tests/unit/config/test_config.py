@@ -260,6 +260,14 @@ def test_half_of_tls_between_nodes_is_refused(load_ini: Loader, text: str, names
     assert load_ini(f"[clustering]\n{text}\n").warnings == []
 
 
+def test_a_port_for_readers_with_tls_needs_a_certificate(load_ini: Loader) -> None:
+    node = "[clustering]\nenabled = true\nreads_tls_port = 5674\n"
+    with pytest.raises(ConfigError, match=r"'reads_tls_port' in .*'tls_cert' in .* is missing"):
+        load_ini(node)
+
+    assert load_ini(f"[main]\ntls_cert = /c\n{node}").clustering_reads_tls_port == 5674
+
+
 def test_a_program_cannot_start_a_node_of_a_cluster() -> None:
     with pytest.raises(ConfigError, match="a broker inside a program is a single one"):
         from_keywords({"clustering_enabled": True})

@@ -21,6 +21,7 @@ from lavinmq.files.definitions import (
     ExchangeDef,
     QueueDef,
     damaged_copies,
+    read,
 )
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "data-dir"
@@ -636,3 +637,30 @@ def test_any_damage_is_survived_and_repaired(tmp_path: Path, data: st.DataObject
     loaded = load(path)
 
     assert load(path) == loaded
+
+
+# --- what somebody else writes --------------------------------------------------------------------
+
+
+def test_a_file_of_somebody_else_is_read_and_left(path: Path) -> None:
+    path.write_bytes(VERSION + ORDERS + b"junk" + ORDERS_TTL + ORDERS[:10])
+    before = path.read_bytes()
+
+    assert [each.name for each in read(path).queues] == ["orders"]
+    assert path.read_bytes() == before
+    assert os.listdir(path.parent) == [path.name]
+
+
+@pytest.mark.parametrize("content", [b"", VERSION[:2], VERSION])
+def test_a_file_that_has_just_been_made_has_nothing(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+    assert read(path) == Definitions()
+
+
+def test_a_file_of_somebody_else_that_cannot_be_read_is_an_error(path: Path) -> None:
+    with pytest.raises(DefinitionsError, match=r"definitions\.amqp"):
+        read(path)
+    path.write_bytes(b"\x02\x00\x00\x00")
+    with pytest.raises(DefinitionsError, match="version"):
+        read(path)

@@ -114,3 +114,15 @@ def test_a_file_that_cannot_be_read_or_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "vhosts.json").mkdir()
     with pytest.raises(DefinitionsError, match=r"vhosts\.json: Is a directory"):
         vhosts_file.load(tmp_path)
+
+
+def test_a_file_of_somebody_else_is_read_and_left(tmp_path: Path) -> None:
+    with pytest.raises(DefinitionsError):
+        vhosts_file.read(tmp_path)
+    (tmp_path / "vhosts.json").write_bytes(recorded("rich"))
+    assert [each.name for each in vhosts_file.read(tmp_path)] == ["/", "second/bjbp"]
+    (tmp_path / "vhosts.json").write_bytes(b"[{")
+
+    with pytest.raises(DefinitionsError):
+        vhosts_file.read(tmp_path)
+    assert os.listdir(tmp_path) == ["vhosts.json"]
