@@ -6,7 +6,9 @@
 # it. Called once per stream by the door, at start, and in steps when a closed one is restarted.
 # Source: storage reference sections 5, 6 and 15.
 
-cdef i64 OFFSET_MAX = <i64>1 << 62
+cdef enum:
+    OFFSET_MAX = 0x4000000000000000     # with a cast: by itself it may be taken for an int
+
 
 cdef list stream_load(queue_t* q, dict entries, bint is_synced):
     """queue_load for a stream; `is_synced`, whether all that is found is known to be on disk.
@@ -96,7 +98,7 @@ cdef stream_find_marker(queue_t* q, dict entries):
             identities.append(parts[1])
         if (len(parts) == 3 and parts[0] == "first" and len(parts[1]) == 10
                 and all(part.isascii() and part.isdigit() for part in parts[1:])
-                and 0 < int(parts[1]) < 0xFFFFFFFF and 0 < int(parts[2]) < OFFSET_MAX):
+                and 0 < int(parts[1]) < 0xFFFFFFFF and 0 < int(parts[2]) < <i64>OFFSET_MAX):
             found.append((int(parts[1]), int(parts[2]), name))
     if identities:
         stream_set_created(q, min(identities))
@@ -117,7 +119,7 @@ cdef bint load_stream_meta(store_t* st, seg_t* seg) except -1:
     cdef u8 facts[STREAM_META]
     cdef i64 got = read_meta(st, seg.id, facts, STREAM_META)
     cdef u64 first_ms, last_ms
-    if got < 12 or not 0 < <i64>le64(facts + 4) < OFFSET_MAX:
+    if got < 12 or not 0 < <i64>le64(facts + 4) < <i64>OFFSET_MAX:
         return False
     seg.first_offset = <i64>le64(facts + 4)
     if got < STREAM_META or not 0 < le32(facts) <= seg.size // RECORD_FIXED:
