@@ -60,6 +60,7 @@ def test_columns_and_directories_are_those_of_the_messages(archive: Archive) -> 
     assert words == ["date", "hour", "key"]
 
 
+@pytest.mark.nightly
 def test_files_are_as_large_as_asked_for(archive: Archive) -> None:
     archive.stream.publish(numbers(0, 100))
 
@@ -144,6 +145,7 @@ def test_a_wrong_password_is_one_line(archive: Archive) -> None:
     assert "not-this-one" not in str(failure)
 
 
+@pytest.mark.nightly
 def test_two_checkpoints_fill_one_archive(
     archive: Archive, spark: SparkSession, tmp_path: Path
 ) -> None:

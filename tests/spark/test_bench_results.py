@@ -56,6 +56,7 @@ def only(rows: list[Row]) -> Row:
     return rows[0]
 
 
+@pytest.mark.nightly
 def test_percentiles_are_those_of_the_repetitions(spark: SparkSession, tmp_path: Path) -> None:
     path = save(tmp_path / "a.json", "2026-01-01", {"r": {"ours": cpu(1.0, 2.0, 4.0)}})
 
@@ -66,6 +67,7 @@ def test_percentiles_are_those_of_the_repetitions(spark: SparkSession, tmp_path:
     assert found.p90 == pytest.approx(3.6) and found.p99 == pytest.approx(3.96)
 
 
+@pytest.mark.nightly
 def test_a_failed_repetition_is_kept_apart(spark: SparkSession, tmp_path: Path) -> None:
     rows = {"r": {"ours": [*cpu(1.0), {"error": "no answer"}]}}
     path = save(tmp_path / "a.json", "2026-01-01", rows)
@@ -147,6 +149,7 @@ def test_the_base_is_the_run_before_on_the_same_processor(
     assert base(Comparison(run="two")) == ("two", "one", "regression")
 
 
+@pytest.mark.nightly
 def test_another_broker_of_the_same_run_can_be_the_base(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -215,6 +218,7 @@ def test_our_own_results_are_read_whole(spark: SparkSession) -> None:
     assert {"soak-load", "soak-drained", "management-tls"} <= rows
 
 
+@pytest.mark.nightly
 def test_a_soak_becomes_rates_and_gauges(spark: SparkSession, tmp_path: Path) -> None:
     def sample(at_s: float, phase: str, published: int, cpu_s: float, rss: float) -> dict[str, Any]:
         counts = {"published": published, "cpu_s": cpu_s, "rss_mib": rss}

@@ -139,6 +139,7 @@ def test_consumers_of_a_stream_are_shown_with_their_lag(
     assert f"{stream.name}  reader" in result.text
 
 
+@pytest.mark.nightly
 def test_a_stream_that_grows_is_counted_once_over_two_runs(
     spark: SparkSession, stream: Stream, tmp_path: Path
 ) -> None:

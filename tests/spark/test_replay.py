@@ -124,6 +124,7 @@ def stop_in_the_third_round(
     assert saves == [STATE] * 3
 
 
+@pytest.mark.nightly
 def test_order_and_progress_of_a_replay_survive_its_stop(
     archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +220,7 @@ def test_a_stopped_restore_goes_on_and_tells_what_is_there_twice(
     assert (rest.status, rest.values["verified"]) == (1, False)
 
 
+@pytest.mark.nightly
 def test_small_files_become_one_and_messages_stay(archive: Archive, tmp_path: Path) -> None:
     import shutil
 

@@ -114,7 +114,7 @@ def test_messages_that_are_refused_or_come_back_fail_the_query(
     assert "exchange 'nowhere'" in unknown
 
 
-@pytest.mark.parametrize("is_deduplicated", [False, True])
+@pytest.mark.parametrize("is_deduplicated", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_a_task_that_fails_once_publishes_again_what_it_had_published(
     spark: SparkSession, broker: Broker, opened: Channel, is_deduplicated: bool
 ) -> None:

@@ -32,6 +32,8 @@ DEADLINE_S = WAIT_S
 HEAD = struct.Struct("<IBBHHHIqq")
 MARK = 32
 POSITION = 1000
+RELEASE: dict[str, Any] = {"version": "0", "protocol": [2, 2]}
+"""Of a node by which changes go without blocks around them."""
 SOON_S = 0.3
 """In which a follower ends a connection, if it does."""
 APPEND = int(Change.APPEND)
@@ -67,7 +69,7 @@ def greeted(cluster: Cluster, node: ClusterNode, **hello: Any) -> socket.socket:
     sock = connected(node)
     frames.greet_leader(sock, secret_of(cluster))
     sock.settimeout(DEADLINE_S)
-    said = {"id": "stranger", "version": "0", "epoch": 0, "position": 0, "whole": False}
+    said = {"id": "stranger", "epoch": 0, "position": 0, "whole": False, **RELEASE}
     frames.send(sock, said | hello)
     return sock
 
@@ -375,7 +377,7 @@ def misled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Misled]:
 
 def offer(sock: socket.socket, files: list[tuple[Any, Any, bytes]], directories: list[Any]) -> None:
     """A leader's half of a join: paths, sizes and contents."""
-    frames.send(sock, {"join": True})
+    frames.send(sock, {"join": True, **RELEASE})
     frames.send(sock, {"ticket": "ticket"})
     frames.send(sock, {"files": [[path, size] for path, size, _ in files]})
     for _, size, data in files:
@@ -394,12 +396,12 @@ def offer(sock: socket.socket, files: list[tuple[Any, Any, bytes]], directories:
 def lead(sock: socket.socket, hello: dict[str, Any], *entries: bytes) -> None:
     """Be a leader that has one file, and send changes to a follower that has joined."""
     if hello["whole"] and hello["position"] == POSITION:
-        frames.send(sock, {"history": [[1, 0]], "version": "0"})
+        frames.send(sock, {"history": [[1, 0]], **RELEASE})
         sock.sendall(b"".join(entries))
         return
     offer(sock, [("users.json", 2, b"[]")], ["d"])
     frames.send(sock, {
-        "position": POSITION - MARK, "until": POSITION, "history": [[1, 0]], "version": "0",
+        "position": POSITION - MARK, "until": POSITION, "history": [[1, 0]], **RELEASE,
     })  # fmt: skip
 
 
@@ -510,10 +512,10 @@ def test_entry_that_is_cut_is_not_done(misled: Misled) -> None:
 @pytest.mark.parametrize(
     "answer",
     [{}, {"position": -1}, {"position": 5}, {"position": 5, "until": "x"},
-     {"position": 5, "until": 5, "history": [[2, 0], [1, 0]], "version": "0"},
-     {"position": 5, "until": 5, "history": "x", "version": "0"},
-     {"position": (1 << 63) - 1, "until": (1 << 63) - 1, "history": [[1, 0]], "version": "0"},
-     {"position": (1 << 64) - 1, "until": (1 << 64) - 1, "history": [[1, 0]], "version": "0"}],
+     {"position": 5, "until": 5, "history": [[2, 0], [1, 0]], **RELEASE},
+     {"position": 5, "until": 5, "history": "x", **RELEASE},
+     {"position": (1 << 63) - 1, "until": (1 << 63) - 1, "history": [[1, 0]], **RELEASE},
+     {"position": (1 << 64) - 1, "until": (1 << 64) - 1, "history": [[1, 0]], **RELEASE}],
     ids=str,
 )  # fmt: skip
 def test_follower_bears_answers_that_make_no_sense(misled: Misled, answer: Any) -> None:
@@ -534,7 +536,7 @@ def test_follower_bears_answers_that_make_no_sense(misled: Misled, answer: Any) 
 )  # fmt: skip
 def test_sizes_that_lie_end_a_join(misled: Misled, head: dict[str, Any]) -> None:
     def script(sock: socket.socket, hello: dict[str, Any]) -> None:
-        frames.send(sock, {"join": True})
+        frames.send(sock, {"join": True, **RELEASE})
         frames.send(sock, {"files": [["lied", 4]]})
         frames.receive(sock)
         frames.send(sock, head)

@@ -27,6 +27,7 @@ frame.write.format("lavinmq").options(url=sys.argv[1], routingKey="q").mode("app
 """
 
 
+@pytest.mark.nightly
 def test_spark_submit_runs_the_file_that_path_prints(stream: Stream, tmp_path: Path) -> None:
     stream.publish(numbers(0, 100))
     path = run(sys.executable, "-m", "lavinmq.pipeline", "path", cwd=tmp_path).stdout.strip()

@@ -63,6 +63,7 @@ def run(request: pytest.FixtureRequest) -> Run:
     """Runs a test on a loop, and sees that it leaves nothing behind."""
 
     def go(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        gc.freeze()  # what is there already costs the collector nothing below
         complaints: list[dict[str, Any]] = []
         free_port()  # has a socket of its own from the first time on
 
