@@ -47,8 +47,6 @@ ANSWERS = shlex.split(
 )
 COUNT = "-fprofile-generate"
 USE_COUNTS = "-fprofile-use -fprofile-correction -Wno-missing-profile"
-PLAIN = "-O1"
-"""Of the plain form, which is for trying: compiled like a release it would take twice as long."""
 LTO = "-flto -ffat-lto-objects"
 LINK_LTO = ("-flto", "-flto-partition=none", "-flinker-output=nolto-rel")
 """In one part: in several, functions that one of them keeps from the others get other names."""
@@ -120,8 +118,6 @@ def build(
     made_of: list[str | Path] = [pinned.version, *OPTIONS, *MODULES, CTYPES]
     if target.is_release:
         made_of += [COUNT, USE_COUNTS, LTO, *LINK_LTO, *trained_by]
-    else:
-        made_of.append(PLAIN)
     settled = ANSWERS
     program = None
     if target.is_cross:
@@ -162,9 +158,7 @@ def remember(target: Target, trained: Interpreter, profile: Profile) -> None:
 def _configure(target: Target, source: Path, built: Path, settled: list[str]) -> None:
     flags = " ".join(target.flags).replace(" -DNDEBUG", "")
     flags += f" -ffile-prefix-map={built}={NAMED}"
-    if not target.is_release:
-        flags = re.sub(r"-O\d", PLAIN, flags)
-    else:
+    if target.is_release:
         # With this one, which is both of these and a third, counts would be written to anywhere.
         both = r"-fdebug-prefix-map=\1 -fmacro-prefix-map=\1"
         flags = re.sub(r"-ffile-prefix-map=(\S+)", both, flags)

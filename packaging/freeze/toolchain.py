@@ -24,8 +24,10 @@ from pathlib import Path
 import fetch
 import sysroot
 
+RELEASE, PLAIN = "-O3", "-O1"
+"""The plain form is for trying: compiled like a release it would take twice as long."""
 COMPILE_FLAGS = shlex.split(
-    "-O3 -g1 -fPIE -fno-omit-frame-pointer -fno-strict-aliasing -fwrapv -DNDEBUG"
+    "-g1 -fPIE -fno-omit-frame-pointer -fno-strict-aliasing -fwrapv -DNDEBUG"
     " -fstack-protector-strong -fstack-clash-protection -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2"
 )
 BRANCH_FLAGS = {"amd64": "-fcf-protection=full", "arm64": "-mbranch-protection=standard"}
@@ -96,7 +98,8 @@ class Target:
     def flags(self) -> list[str]:
         """Flags of every C file."""
         # So that every file is named in the same way, wherever it was built.
-        flags = [*COMPILE_FLAGS, f"-ffile-prefix-map={fetch.ROOT}=."]
+        optimised = [RELEASE if self.is_release else PLAIN]
+        flags = [*optimised, *COMPILE_FLAGS, f"-ffile-prefix-map={fetch.ROOT}=."]
         if self.architecture in MACHINES:
             flags += [LEAF_FLAG, BRANCH_FLAGS[self.architecture]]
         return [*flags, EXACT_FLAG] if self.architecture == "arm64" else flags

@@ -58,12 +58,11 @@ def test_the_same_sources_make_the_same_package(source: Path, tmp_path: Path) ->
         assert (source / name).read_bytes() == (tmp_path / name).read_bytes(), name
 
 
+@pytest.mark.skipif(bool(missing()), reason=missing())
 @pytest.mark.slow
 @pytest.mark.timeout(2 * BUILD_TIMEOUT_S)
 @pytest.mark.xdist_group("machines")
 def test_a_fresh_debian_builds_the_packages_without_a_network(source: Path, tmp_path: Path) -> None:
-    if reason := missing():
-        pytest.skip(reason)
     root = fresh_root(tmp_path / "root")
     shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
     (root / "etc/apt/sources.list").write_text(ARCHIVES)
