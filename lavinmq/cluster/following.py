@@ -170,7 +170,7 @@ class Following:
         })  # fmt: skip
         sock.settimeout(JOIN_S)
         answer = frames.receive(sock)
-        # One of the first release says nothing of itself in front of a comparison of files.
+        # One that says nothing of itself speaks number 1, and is refused by that.
         in_blocks = speech.agreed({"version": "", **answer}) >= speech.BLOCKS
         if answer.get("join") is True:
             self._join(sock, in_blocks=in_blocks)
