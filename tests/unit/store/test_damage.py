@@ -13,8 +13,7 @@ import random
 import shutil
 import socket
 import struct
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -29,20 +28,12 @@ from tests.support.segments import (
     segment_numbers,
     segment_path,
 )
+from tests.unit.store.conftest import MakeBench
 
 NAME = "q"
 SEGMENT_SIZE = 4096
 MESSAGES = 150
 HEADER = struct.pack("<i", 4)
-
-MakeBench = Callable[[Path], Bench]
-
-
-@pytest.fixture
-def make_bench() -> Iterator[MakeBench]:
-    """Call it with a directory; what it makes is closed at the end of the test."""
-    with ExitStack() as stack:
-        yield lambda directory: stack.enter_context(closing(Bench(directory)))
 
 
 @pytest.fixture(scope="module")

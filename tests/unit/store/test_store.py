@@ -5,24 +5,15 @@ from __future__ import annotations
 import random
 import shutil
 import struct
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 from lavinmq import _core
 from tests.support.core import Bench, Got, publish, settle
+from tests.unit.store.conftest import MakeBench
 
 NAME = "q"
-MakeBench = Callable[[Path], Bench]
-
-
-@pytest.fixture
-def make_bench() -> Iterator[MakeBench]:
-    """Call it with a directory; what it makes is closed at the end of the test."""
-    with ExitStack() as stack:
-        yield lambda directory: stack.enter_context(closing(Bench(directory)))
 
 
 class Model:

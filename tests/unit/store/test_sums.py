@@ -10,8 +10,8 @@ import errno
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -25,19 +25,12 @@ from tests.support.segments import Record, read_segment, segment_numbers, segmen
 from tests.support.streams import NAME as STREAM
 from tests.support.streams import StreamBench
 from tests.support.sums import BLOCK, know, know_all
+from tests.unit.store.conftest import MakeBench
 
 NAME = "q"
 SEGMENT_SIZE = 300_000
 MESSAGES = 250
 LARGE = 1 << 20
-MakeBench = Callable[[Path], Bench]
-
-
-@pytest.fixture
-def make_bench() -> Iterator[MakeBench]:
-    """Call it with a directory; what it makes is closed at the end of the test."""
-    with ExitStack() as stack:
-        yield lambda directory: stack.enter_context(closing(Bench(directory)))
 
 
 @pytest.fixture(scope="module")
