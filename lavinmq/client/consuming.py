@@ -98,6 +98,12 @@ class BaseConsumer(Member):
         return self.tracker.count
 
     @property
+    def done(self) -> int:
+        """Deliveries that are settled; all of them, if they need not be."""
+        tracker = self.tracker
+        return tracker.delivered if self.no_ack else tracker.acked + tracker.rejected
+
+    @property
     def closed(self) -> bool:
         """Whether it has ended."""
         return self._closing or self._error is not None

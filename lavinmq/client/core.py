@@ -77,6 +77,11 @@ class Member:
     def renamed(self, old: str, new: str) -> None:
         """A queue that the broker names has another name now."""
 
+    @property
+    def done(self) -> int:
+        """Messages that the broker has confirmed, or was told to forget, since it was made."""
+        raise NotImplementedError
+
     async def closing(self, flush: bool = True) -> None:
         """The client is about to close: end in good order."""
         raise NotImplementedError
@@ -343,7 +348,7 @@ class Core:
         while True:
             try:
                 link = await self.opening()
-                up_since = self.loop.time()
+                up_since, done = self.loop.time(), self._done()
                 await self._begin(link)
             except (Error, OSError) as error:
                 self.last_error = error
@@ -358,8 +363,10 @@ class Core:
                 if self._is_final(cause):
                     self._finish(cause)
                     return
-                # A broker that closes at once is not asked again at once.
-                if self.loop.time() - up_since > max(delay, self.config.reconnect_initial_delay):
+                # A broker that closes at once is not asked again at once; one whose connections are
+                # short, but carry something, is.
+                lived = self.loop.time() - up_since
+                if lived > max(delay, self.config.reconnect_initial_delay) or self._done() > done:
                     failures = 0
             failures += 1
             most = self.config.reconnect_max_attempts
@@ -375,6 +382,9 @@ class Core:
     async def _open_next(self) -> Link:
         """Connect to the host whose turn it is. Raises: ClientConnectionError and the like."""
         return await open_link(self.config, self.target, self._endpoint())
+
+    def _done(self) -> int:
+        return sum(member.done for member in self.members)
 
     def _endpoint(self) -> Endpoint:
         """The next host's turn."""

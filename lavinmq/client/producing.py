@@ -127,6 +127,11 @@ class BaseProducer(_engine.Ring, Member):
         return self._chan is None or self._probe_until >= 0
 
     @property
+    def done(self) -> int:
+        """Messages that were confirmed."""
+        return self.count_of("confirmed")
+
+    @property
     def closed(self) -> bool:
         """Whether nothing more can be published."""
         return self._error is not None

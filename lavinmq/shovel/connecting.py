@@ -35,11 +35,15 @@ Failed = Callable[[Exception], None]
 """Is told why something does not go on."""
 
 
+def most_s(first_s: float, failures: int) -> float:
+    """The longest pause after so many failures in a row before this one: it doubles each time."""
+    grown: float = max(first_s, LEAST_DELAY_S) * 2 ** min(max(failures, 0), 20)
+    return min(MOST_DELAY_S, grown)
+
+
 def pause_s(first_s: float, failures: int) -> float:
-    """How long to wait after so many failures in a row before this one: twice as long each time,
-    with full jitter."""
-    most = max(first_s, LEAST_DELAY_S) * 2 ** min(max(failures, 0), 20)
-    return random.uniform(LEAST_DELAY_S, min(MOST_DELAY_S, most))
+    """How long to wait after so many failures in a row before this one, with full jitter."""
+    return random.uniform(LEAST_DELAY_S, most_s(first_s, failures))
 
 
 class Rotation(Generic[P]):

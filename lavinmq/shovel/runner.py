@@ -13,7 +13,7 @@ from typing import Protocol
 
 from lavinmq.client.errors import Error
 from lavinmq.process import log
-from lavinmq.shovel.connecting import MOST_DELAY_S, pause_s
+from lavinmq.shovel.connecting import most_s, pause_s
 from lavinmq.shovel.errors import NotCarried, Stopped
 
 
@@ -143,6 +143,7 @@ class Runner:
         failures = 0
         while True:
             self._runs += 1
+            done = self._sums["confirmed"]
             self._run_now = self.made()
             self.since = time.time()
             began = time.monotonic()
@@ -169,7 +170,9 @@ class Runner:
                 return
             finally:
                 self._add_up()
-            if time.monotonic() - began > MOST_DELAY_S:
+            # Failures in a row are those between which nothing went well.
+            lived = time.monotonic() - began
+            if lived > most_s(self._delay_s, failures) or self._sums["confirmed"] > done:
                 failures = 0
             await asyncio.sleep(pause_s(self._delay_s, failures))
             failures += 1

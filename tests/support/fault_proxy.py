@@ -12,7 +12,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
@@ -98,6 +98,8 @@ class FaultProxy:
         self.judge: Judge = lambda frame: [frame]
         self.is_refusing = False
         self.bytes_left: int | None = None
+        self.cuts: Iterator[int] = iter(())
+        """Each new connection takes the next one for `bytes_left`."""
         self.connections = 0
         self._stalled: set[str] = set()
         self._flow = threading.Condition()
@@ -125,6 +127,7 @@ class FaultProxy:
                 continue
             broker.settimeout(None)
             self.connections += 1
+            self.bytes_left = next(self.cuts, self.bytes_left)
             self.pairs.append(_Pair(self, client, broker))
 
     def cut(self) -> None:

@@ -96,6 +96,21 @@ def test_confirmed_messages_are_there_whatever_is_cut(
     assert metrics.reconnects > 3 and metrics.published == metrics.confirmed == 3000
 
 
+def test_short_connections_that_carry_something_are_not_waited_for_longer_each_time(
+    proxy: FaultProxy, queue: str
+) -> None:
+    attempts: list[int] = []
+    with Client(proxy.url, **{**QUICK, "reconnect_max_delay": 60.0}) as client:
+        client.on_reconnect_attempt(lambda attempt, delay: attempts.append(attempt))
+        producer = client.producer(queue, max_in_flight=1)
+        for n in range(12):  # the twelfth pause would take 40 s
+            assert producer.publish(b"%d" % n).result(10) == "confirmed"
+            before = client.metrics().reconnects
+            proxy.cut()
+            wait_for(lambda: client.metrics().reconnects > before, "reconnected", 10)  # noqa: B023
+    assert attempts == [1] * 12
+
+
 def test_stable_ids_make_it_exactly_once(proxy: FaultProxy, broker: Broker, queue: str) -> None:
     with Client(proxy.url, **QUICK) as client:
         arguments = {

@@ -11,13 +11,15 @@ import pytest
 
 from lavinmq.client import Client
 from tests.conftest import BrokerFactory
-from tests.integration.shovel.conftest import WAIT_S, Bench, bodies, fill, until
+from tests.integration.shovel.conftest import Bench, bodies, fill, until
 from tests.support.broker import Broker
 from tests.support.fault_proxy import FaultProxy, Frame
 from tests.support.issuer import serving
 
 DEADLINE_S = 90.0
 COUNT = 20_000
+CUTS = 25
+PREFETCH = 500
 SOON_S = 2.0
 ACK, NACK = struct.pack(">HH", 60, 80), struct.pack(">HH", 60, 120)
 DELIVER = struct.pack(">HH", 60, 60)
@@ -41,7 +43,7 @@ def begin(bench: Bench, between: FaultProxy, side: str) -> None:
     here, there = "amqp://", between.url
     src, dest = (here, there) if side == "dest" else (there, here)
     bench.put("s", src_uri=src, src_queue="from", dest_uri=dest, dest_queue="to",
-              reconnect_delay=0, src_prefetch_count=500)  # fmt: skip
+              reconnect_delay=0, src_prefetch_count=PREFETCH)  # fmt: skip
 
 
 def numbers_in(broker: Broker, queue: str) -> list[int]:
@@ -66,21 +68,15 @@ def test_cuts_in_the_middle_of_frames_lose_nothing(
     chance = random.Random(7)
     # A destination says little beside its handshake of some 600 bytes: confirms.
     least, most = (600, 20_000) if side == "src" else (550, 720)
-    between.cut_within(chance.randrange(least, most))
+    between.cuts = (chance.randrange(least, most) for _ in range(CUTS))
     begin(bench, between, side)
-    deadline = time.monotonic() + WAIT_S
-    cuts = 1
-    while cuts < 25 and time.monotonic() < deadline and ready(source, "from"):
-        if between.bytes_left is None:
-            between.cut_within(chance.randrange(least, most))
-            cuts += 1
-        time.sleep(0.01)
-    between.bytes_left = None
     until(lambda: ready(source, "from") == 0, "all is moved")
 
     found = numbers_in(sink, "to")
     assert set(found) == set(range(COUNT))
-    assert cuts > 3 and len(found) < 2 * COUNT, f"{len(found) - COUNT} came twice in {cuts} cuts"
+    # A connection more than cuts, if it took all of them.
+    cuts = min(between.connections - 1, CUTS)
+    assert cuts > 3 and len(found) - COUNT <= cuts * PREFETCH, f"{len(found)} in {cuts} cuts"
 
 
 def test_confirms_that_never_come_leave_all_at_the_source(
