@@ -17,6 +17,7 @@ from lavinmq.files.changes import Changes
 from lavinmq.files.whole import write_atomic
 from lavinmq.integrity.shelves import HOME
 from lavinmq.integrity.sums import BLOCK
+from lavinmq.process import log
 
 FILE: Final = "damage"
 KINDS: Final = {
@@ -28,6 +29,7 @@ KINDS: Final = {
 }
 MOST: Final = 10_000
 """Files that are remembered."""
+_log = log.get("lmq.integrity")
 
 
 class Damage(NamedTuple):
@@ -63,6 +65,7 @@ class Damages:
         self._path = os.path.join(root, HOME, FILE)
         self._lock = threading.Lock()
         self._found: dict[str, Damage] = {}
+        self._is_saved = True
         with suppress(OSError, ValueError, TypeError, KeyError):
             with open(self._path, "rb", buffering=0) as file:
                 rows = orjson.loads(file.read())
@@ -83,16 +86,22 @@ class Damages:
             return sorted(self._found.values())
 
     def add(self, path: str, kind: str, blocks: tuple[int, ...] = ()) -> Damage | None:
-        """A file is damaged. Returns: what is to be told of it, None if that was known. Raises:
-        OSError: it is not on disk."""
+        """A file is damaged, whether or not the disk has room for saying so. Returns: what is to be
+        told of it, None if that was known."""
         with self._lock:
             known = self._found.get(path)
             if known is not None and known.blocks == blocks and known.kind in (kind, "changed"):
+                new = known
+            elif known is None and len(self._found) >= MOST:
                 return None
-            if known is None and len(self._found) >= MOST:
-                return None
-            self._found[path] = new = Damage(path, kind, blocks, time.time())
-            self._save()
+            else:
+                self._found[path] = new = Damage(path, kind, blocks, time.time())
+                self._is_saved = False
+            if not self._is_saved:
+                try:
+                    self._save()
+                except OSError as error:
+                    _log.error("damage could not be noted: %s", error)
         return new if known is None else None
 
     def drop(self, *paths: str) -> None:
@@ -108,3 +117,4 @@ class Damages:
     def _save(self) -> None:
         rows = [each.to_json() for each in self._found.values()]
         write_atomic(self._path, orjson.dumps(rows), Changes())
+        self._is_saved = True

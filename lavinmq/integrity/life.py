@@ -69,7 +69,7 @@ class Life:
             "number": self.number, "foreign": self.foreign, "lost": self.lost, "lock": self.lock,
             "boot": boot(), "notes": self.notes, "ended": self.ended,
         }  # fmt: skip
-        with open(f"{self._path}.tmp", "wb", buffering=0) as file:
+        with open(f"{self._path}.tmp", "wb") as file:  # all of it, however little a disk takes
             file.write(orjson.dumps(value))
         os.rename(f"{self._path}.tmp", self._path)
 

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from lavinmq.integrity.shelves import Shelves
     from lavinmq.integrity.sums import FileSums
 
-MESSAGES: Final = re.compile(r"msgs\.[0-9]{10}$")
+MESSAGES: Final = re.compile(r"msgs\.[0-9]{10}\Z")
+MOST: Final = (1 << 32) - 1
+"""Bytes of a segment."""
 
 
 class Readers:
@@ -35,7 +37,7 @@ class Readers:
 
     def know(self, path: str, known: FileSums) -> None:
         """The file that is watched was made sums of, or is as they say."""
-        if not self.loops or not known.covered or not MESSAGES.match(path.rpartition("/")[2]):
+        if not self.loops or not _is_known(path.rpartition("/")[2], known):
             return
         sums = _little(known.sums).tobytes()
         for loop in self.loops:
@@ -53,7 +55,7 @@ class Readers:
         for directory in shelves.directories():
             for number in shelves.numbers(directory):
                 for name, known in shelves.get((directory, number)).items():
-                    if known.life > doubtful and known.covered and MESSAGES.match(name):
+                    if known.life > doubtful and _is_known(name, known):
                         path = f"{directory}/{name}"
                         _core.watch_sums(loop, path)
                         _core.know_sums(
@@ -63,6 +65,11 @@ class Readers:
     def spoiled(self) -> list[str]:
         """Files of which something else was read than was written, since the last call."""
         return [path for loop in self.loops for path in _core.take_spoiled(loop)]
+
+
+def _is_known(name: str, known: FileSums) -> bool:
+    """Whether there are sums of a segment. No broker reads what is larger than one can be."""
+    return bool(MESSAGES.match(name)) and 0 < known.covered <= MOST
 
 
 def _little(sums: array[int]) -> array[int]:

@@ -78,6 +78,8 @@ class Scrub:
         self._look = look
         self._readers = readers
         self._suspects: dict[str, Suspect] = {}
+        self._unread: dict[str, int | None] = {}
+        """Directories that could not be read, and why: each is told of once."""
         self._has_looked = False
         """Whether all that was changed before this life is known."""
         self._take_in_at = 0.0
@@ -186,6 +188,8 @@ class Scrub:
     def _directory(self, directory: str, pace: Pace, *, is_deep: bool, quiet_ns: int) -> None:
         """Look at the files of one directory, and at those that have been there."""
         names = self._names(directory)
+        if names is None:
+            return
         numbers = {number_of(name) for name in names} | self._shelves.numbers(directory)
         for number in sorted(numbers):
             key = (directory, number)
@@ -196,17 +200,25 @@ class Scrub:
                 pace(FILE_BYTES)
                 self._file(directory, name, pace, is_deep=is_deep, quiet_ns=quiet_ns)
 
-    def _names(self, directory: str) -> set[str]:
+    def _names(self, directory: str) -> set[str] | None:
+        """The files to be kept; None when nobody can tell, which ends no pass over the others."""
         wanted = TOP if not directory else None
         try:
             with os.scandir(os.path.join(self._root, directory)) as entries:
-                return {
+                found = {
                     each.name for each in entries
                     if each.name.isascii() and each.is_file(follow_symlinks=False)
                     and (wanted.match(each.name) if wanted else not NOT_KEPT.match(each.name))
                 }  # fmt: skip
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return set()
+        except OSError as error:
+            if self._unread.get(directory) != error.errno:
+                _log.error("%s is not looked at: %s", directory or ".", error.strerror)
+            self._unread[directory] = error.errno
+            return None
+        self._unread.pop(directory, None)
+        return found
 
     def _file(self, directory: str, name: str, pace: Pace, *, is_deep: bool, quiet_ns: int) -> None:
         path, key = _path(directory, name), (directory, number_of(name))

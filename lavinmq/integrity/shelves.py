@@ -84,19 +84,19 @@ class Shelves:
             self._write(key)
 
     def _write(self, key: Key) -> None:
-        self._dirty.discard(key)
         shelf, path = self._open[key], self._path(key)
-        if not shelf:
+        if shelf:
+            body = orjson.dumps({name: sums.to_json() for name, sums in shelf.items()})
+            os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+            with open(f"{path}.tmp", "wb") as file:  # all of it, however little a disk takes
+                file.write(b"%08x\n%b" % (crc32(body), body))
+            os.rename(f"{path}.tmp", path)
+        else:
             with suppress(FileNotFoundError):
                 os.unlink(path)
             with suppress(OSError):
                 os.rmdir(os.path.dirname(path))
-            return
-        body = orjson.dumps({name: sums.to_json() for name, sums in shelf.items()})
-        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
-        with open(f"{path}.tmp", "wb", buffering=0) as file:
-            file.write(b"%08x\n%b" % (crc32(body), body))
-        os.rename(f"{path}.tmp", path)
+        self._dirty.discard(key)  # without room for it the disk has an older one: not before
 
     def drop(self, directory: str) -> None:
         """Forget a directory and all below it."""

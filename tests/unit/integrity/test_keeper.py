@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from lavinmq.files.changes import Change
-from lavinmq.integrity import scrub
+from lavinmq.integrity import damage, scrub
+from lavinmq.integrity.damage import Damages
 from lavinmq.integrity.keeper import Integrity, Lock
 from lavinmq.integrity.life import Life
 from lavinmq.integrity.sums import BLOCK
@@ -402,3 +403,101 @@ def test_a_file_that_the_disk_does_not_give_is_damaged(
     monkeypatch.setattr(os, "pread", fails)
 
     assert lives.kinds() == {SEGMENT: "unreadable"}
+
+
+# ---- an operator's mistakes, and a disk that fails or is full
+
+
+def damaged_despite(lives: Lives, root: Path) -> None:
+    """Whatever else is there, damage is found: that of the last file, too."""
+    last = f"{'f' * 40}/{QUEUE}/msgs.0000000001"
+    (root / last).parent.mkdir(parents=True)
+    (root / last).write_bytes(b"x" * 100)
+    age(root / last)
+    assert lives.kinds() == {}
+    flip(root / last)
+    flip(root / SEGMENT)
+    assert lives.kinds() == {SEGMENT: "differs", last: "differs"}
+
+
+def test_a_file_in_the_place_of_a_virtual_host_ends_no_pass(lives: Lives, root: Path) -> None:
+    (root / ("b" * 40)).write_bytes(b"no directory")
+    damaged_despite(lives, root)
+    assert lives.now is not None
+    lives.end()
+    lives.begin().first_look()
+
+
+def test_a_directory_that_cannot_be_read_ends_no_pass_and_nothing_of_it_is_missing(
+    lives: Lives, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(path: str) -> Any:
+        if path.endswith("c" * 40):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    scandir = os.scandir
+    (root / VHOST / ("c" * 40)).mkdir()
+    (root / VHOST / ("c" * 40) / "msgs.0000000001").write_bytes(b"y")
+    age(root / VHOST / ("c" * 40) / "msgs.0000000001")
+    assert lives.kinds() == {}
+    monkeypatch.setattr(os, "scandir", fails)
+    damaged_despite(lives, root)
+
+
+def test_names_that_are_no_text_end_no_pass(lives: Lives, root: Path) -> None:
+    directory = os.fsencode(root / VHOST) + b"/\xff\xfe\n"
+    os.mkdir(directory)
+    for name in (b"msgs.0000000001", b"msgs.0000000001\n", b"\xff"):
+        with open(directory + b"/" + name, "wb") as file:
+            file.write(b"x")
+        os.utime(directory + b"/" + name, (1, 1))
+    (root / VHOST / "loop").symlink_to(root)
+    (root / VHOST / QUEUE / "msgs.0000000007").symlink_to(root / SEGMENT)
+    os.mkfifo(root / VHOST / QUEUE / "msgs.0000000008")
+    damaged_despite(lives, root)
+
+
+def test_a_disk_without_room_for_sums_makes_no_damage_of_what_the_broker_has_changed(
+    lives: Lives, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(source: str, target: str) -> None:
+        if "/files/" in source:
+            raise OSError(28, "No space left on device", source)
+        rename(source, target)
+
+    rename = os.rename
+    assert lives.now is not None
+    flip(root / SEGMENT)
+    lives.note(Change.PATCH, SEGMENT, start=0, end=1)
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "rename", full)
+        with pytest.raises(OSError, match="No space"):
+            lives.kinds()
+    flip(root / VHOST / "policies.json")
+    lives.note(Change.PATCH, f"{VHOST}/policies.json", start=0, end=1)
+    assert lives.now._scrub is not None
+    lives.now._scrub.take_in()
+    lives.begin().first_look()  # after a kill
+
+    assert lives.kinds() == {}
+
+
+def test_damage_is_told_of_on_a_disk_without_room(
+    lives: Lives, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    told: list[str] = []
+    assert lives.now is not None
+    lives.now.on_damage = lambda found: told.append(found.path)
+    flip(root / SEGMENT)
+    with monkeypatch.context() as broken:
+        broken.setattr(damage, "write_atomic", full)
+        assert lives.kinds() == {SEGMENT: "differs"}
+    assert told == [SEGMENT]
+
+    lives.kinds()  # there is room again
+
+    assert SEGMENT in Damages(str(root))

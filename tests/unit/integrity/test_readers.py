@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from array import array
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 
 from lavinmq.integrity import scrub
 from lavinmq.integrity.keeper import Integrity, Lock
+from lavinmq.integrity.shelves import key_of
+from lavinmq.integrity.sums import BLOCK, FileSums
 from tests.support.core import Bench, publish
 from tests.support.damage import flip
 
@@ -126,4 +129,21 @@ def test_what_a_pass_has_seen_is_compared_and_damage_is_told_of(root: Path, benc
 
     assert told == [f"{NAME}/msgs.0000000002"]
     assert looked
+    integrity.close(is_orderly=True)
+
+
+def test_more_than_a_segment_can_have_is_nothing_to_compare(summed: Path, bench: Bench) -> None:
+    """An operator's file of 5 GiB, with the name of a segment, keeps no broker from starting."""
+    covered = 5 << 30
+    path = f"{NAME}/msgs.0000000099"
+    integrity = begun(summed)
+    many = FileSums(covered, covered, 0, 2, array("I", bytes(covered // BLOCK * 4)))
+    integrity._shelves.get(key_of(path))["msgs.0000000099"] = many
+    integrity._shelves.changed(key_of(path))
+    integrity.observe(bench.loop)
+    integrity.before_reading()
+    integrity._readers.watch(path)
+    integrity._readers.know(path, many)
+
+    assert taken(bench) == list(range(N))
     integrity.close(is_orderly=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -173,3 +174,22 @@ def test_many_shelves_are_not_kept_in_memory(shelves: Shelves) -> None:
 
     assert len(shelves._open) < 50
     assert [shelves.get((f"d{n}", 0))["x"] == known(b"%d" % n) for n in range(200)] == [True] * 200
+
+
+def test_a_shelf_that_the_disk_takes_in_part_replaces_none(shelves: Shelves, tmp_path: Path) -> None:
+    """What was not written is written once there is room."""
+    for number in range(200):
+        shelves.get(("a", 0))[f"x{number}"] = known(b"%d" % number)
+    shelves.changed(("a", 0))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            shelves.flush()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not (tmp_path / ".sums" / "files" / "a" / "sums.0").exists()
+
+    shelves.flush()
+
+    assert Shelves(str(tmp_path)).sums_of("a/x199") == known(b"199")
