@@ -197,25 +197,25 @@ class UserStore:
         self.epoch += 1
         log.debug("%d users loaded", len(self._users))
 
-    def follow(self) -> None:
-        """Read the files again, which somebody else has written: users that stay are the same
-        objects, so whoever has logged in goes by what counts now. Nothing is written.
-
-        Raises: DefinitionsError; then all is as it was.
-        """
+    def read_anew(self) -> "UserStore":
+        """What the files say, which somebody else writes. Blocking; from any thread. Raises:
+        DefinitionsError."""
         if not self.path.exists():
             raise DefinitionsError(f"{self.path} is missing")
-        before, kept = self._users, self._kept
-        try:
-            self.load(create_default=False)
-        except DefinitionsError:
-            self._users, self._kept = before, kept
-            raise
-        for name, user in self._users.items():
-            known = before.get(name)
+        found = UserStore(self.path.parent, "", "", True)
+        found.load(create_default=False)
+        return found
+
+    def follow(self, found: "UserStore") -> None:
+        """Have the users that were read anew: those that stay are the same objects, so whoever has
+        logged in goes by what counts now. Nothing is written."""
+        for name, user in found._users.items():
+            known = self._users.get(name)
             if known is not None:
                 known.become(user)
-                self._users[name] = known
+                found._users[name] = known
+        self._users, self._kept = found._users, found._kept
+        self.epoch += 1
 
     def save(self) -> None:
         """Save what has changed since the last time; what cannot be saved is taken back.

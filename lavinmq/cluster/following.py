@@ -19,7 +19,14 @@ from lavinmq._cluster import BlockReceiver, Follower, Ring
 from lavinmq.cluster import frames, speech
 from lavinmq.cluster.frames import Connection, Link, PeerError
 from lavinmq.cluster.history import History
-from lavinmq.cluster.joining import Copy, SyncFailed, finish, remove_stage
+from lavinmq.cluster.joining import (
+    Copy,
+    StageFailed,
+    SyncFailed,
+    finish,
+    remove_stage,
+    staging,
+)
 from lavinmq.cluster.spool import Spool
 from lavinmq.files.standing import Standing
 from lavinmq.integrity.damage import MOST
@@ -33,6 +40,9 @@ CONNECT_S: Final = 3.0
 JOIN_S: Final = 60.0
 FIRST_PAUSE_S: Final = 0.02
 AGAIN_S: Final = 0.3
+STAGE_S: Final = 10.0
+"""The longest pause of a node whose disk has no place for what comes when it joins. Each attempt
+has the leader take a snapshot."""
 FULL_S: Final = 1.0
 """After which a node looks whether its disk has room again."""
 SPOOL: Final = ".joining.changes"
@@ -115,17 +125,23 @@ class Following:
                     self._socket.shutdown(socket.SHUT_RDWR)
 
     def _run(self) -> None:
-        pause_s = FIRST_PAUSE_S
+        pause_s = stage_s = FIRST_PAUSE_S
         while not self._is_over.is_set():
             try:
                 self._once()
-                pause_s = FIRST_PAUSE_S
+                pause_s = stage_s = FIRST_PAUSE_S
                 continue  # it followed: at once again, to learn whether there is still somebody
             except ConnectionRefusedError as error:
                 self._say(str(error.strerror))
                 self._call(self._on_dead)
             except SyncFailed as error:
                 self._failed("disk", error.strerror or str(error))
+            except StageFailed as error:
+                self._say(f"what comes finds no place on the disk: {error.strerror}")
+                remove_stage(self._root)  # others have the room meanwhile
+                stage_s = min(2 * stage_s, STAGE_S)
+                self._is_over.wait(stage_s)
+                continue
             except (OSError, PeerError) as error:
                 self._say(frames.words(error))
             self._is_over.wait(pause_s)
@@ -203,7 +219,8 @@ class Following:
             spool.release()
 
     def _spool(self, ticket: str, *, in_blocks: bool) -> Spool:
-        """Have what is changed from now on come into a file. Raises: OSError, PeerError."""
+        """Have what is changed from now on come into a file. Raises: OSError, StageFailed,
+        PeerError."""
         sock = socket.create_connection(self._address, CONNECT_S)
         try:
             connection = self._connection(sock)
@@ -211,7 +228,8 @@ class Following:
             frames.send(connection, {"id": self._me, "spool": ticket})
             connection.settimeout(None)
             source: Connection = BlockReceiver(connection) if in_blocks else connection
-            return Spool(source, os.path.join(self._root, SPOOL))
+            with staging():
+                return Spool(source, os.path.join(self._root, SPOOL))
         except BaseException:
             sock.close()
             raise
@@ -238,6 +256,8 @@ class Following:
             with self._lock:
                 self._replaying = None
             self._close(follower)
+        if kind != "there" and spool.failure is not None:
+            raise StageFailed(spool.failure.errno, spool.failure.strerror)
         if kind != "there":
             self._failed(kind, why)
 

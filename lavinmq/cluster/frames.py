@@ -43,6 +43,8 @@ MOST_REFUSED: Final = 4096
 TLS_HANDSHAKE: Final = 0x16
 """The first byte of a node that speaks TLS."""
 _LENGTH: Final = Struct("<I")
+_LAST_ACK: Final = Struct("56xI")
+"""`tcpi_last_ack_recv` of what the kernel knows of a connection: milliseconds."""
 
 
 class PeerError(Exception):
@@ -58,6 +60,16 @@ def tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 5)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_MS)
+
+
+def is_heard(sock: socket.socket, within_s: float) -> bool:
+    """Whether the other machine has acknowledged something within a time, of a connection by which
+    something is sent all the time."""
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_ACK.size)
+    except OSError:
+        return False
+    return len(info) == _LAST_ACK.size and _LAST_ACK.unpack(info)[0] < within_s * 1000
 
 
 def words(error: Exception) -> str:

@@ -25,7 +25,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -56,8 +56,42 @@ _log = log.get("lmq.cluster")
 NOT_SENT: Final = OWN | {"schema_version"}
 
 
+class StageFailed(OSError):
+    """What comes finds no place on this node's disk."""
+
+
 class SyncFailed(OSError):
     """Nobody knows what is on the disk: to try again would not tell."""
+
+
+@contextmanager
+def staging() -> Iterator[None]:
+    """What is done in the stage. Raises: StageFailed."""
+    try:
+        yield
+    except OSError as error:
+        raise StageFailed(error.errno, error.strerror) from None
+
+
+class _Staging:
+    """A file of the stage while it comes: all of it is written, however little the disk takes at
+    once. Its methods raise StageFailed."""
+
+    def __init__(self, path: str) -> None:
+        with staging():
+            self._file = open(path, "xb")  # noqa: SIM115 - closed by `__exit__`
+
+    def __enter__(self) -> _Staging:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with staging():
+            self._file.close()
+
+    def write(self, data: bytes) -> None:
+        """Write what comes next."""
+        with staging():
+            self._file.write(data)
 
 
 def _sync(root: str) -> None:
@@ -217,9 +251,10 @@ class Copy:
 
     def take(self, sock: Connection) -> int:
         """Put all that differs into the stage. Returns: bytes that came. Raises: OSError,
-        SyncFailed, PeerError; the files are as they were."""
+        StageFailed, SyncFailed, PeerError; the files are as they were."""
         remove_stage(self._root)
-        os.mkdir(self._stage, 0o700)
+        with staging():
+            os.mkdir(self._stage, 0o700)
         n_bytes = 0
         while files := items(receive(sock), "files"):
             wanted = list(map(_offered, files))
@@ -230,7 +265,7 @@ class Copy:
         while paths := items(receive(sock), "directories"):
             self._directories += map(_path, paths)
         plan = {"files": [list(each) for each in self._files], "directories": self._directories}
-        with open(os.path.join(self._stage, PLAN), "xb", buffering=0) as file:
+        with _Staging(os.path.join(self._stage, PLAN)) as file:
             file.write(orjson.dumps(plan))
         _sync(self._root)
         send(sock, {"staged": True})
@@ -283,7 +318,7 @@ class Copy:
         if begin + n != size:
             raise PeerError(f"{path} has another size than it was said to have")
         name = str(len(self._files))
-        with open(os.path.join(self._stage, name), "xb", buffering=0) as file:
+        with _Staging(os.path.join(self._stage, name)) as file:
             left = n
             while left:
                 piece = exactly(sock, min(left, PIECE))
@@ -339,13 +374,13 @@ class Copy:
                 os.chmod(source, 0o640)
                 os.replace(source, place)
             return
-        with open(place, "r+b", buffering=0) as file:
+        with open(place, "r+b") as file:  # all of it, however little the disk takes at once
             if staged.name:
                 file.seek(staged.begin)
                 with open(source, "rb", buffering=0) as come:
                     while piece := come.read(PIECE):
                         file.write(piece)
-            os.ftruncate(file.fileno(), staged.size)
+            file.truncate(staged.size)
 
     def _touch(self, path: str, *, is_directory: bool = False) -> None:
         """Have the sums forgotten of what is about to be replaced."""

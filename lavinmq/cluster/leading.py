@@ -45,6 +45,9 @@ BELOW_S: Final = 1.0
 """For which too few nodes are there before publishers are refused, if the operator wants that."""
 SILENT_S: Final = 3.0
 """After which a follower that owes an answer is in sync no more."""
+SILENT_AT_ALL_S: Final = 10.0
+"""The same, if the others could not do without it, while its machine answers: its disk is slow, as
+it would be behind another connection."""
 CLOSE_BYTES: Final = 8 << 20
 """How near a follower has to be before acknowledgements wait for it."""
 MOST_STRANGERS: Final = 32
@@ -86,6 +89,7 @@ class Session:
 
     def __init__(self, sock: socket.socket, address: tuple[str, int]) -> None:
         self.sock: Connection = sock
+        self.tcp = sock
         self.host = plain(address[0])
         self.where = shown(self.host, address[1])
         self.node = ""
@@ -281,7 +285,7 @@ class Leading:
             peer = session.peer
             if peer is None or session.is_coming:
                 continue
-            if peer.is_required and peer.lag_s > SILENT_S:
+            if peer.is_required and self._is_silent(session, peer):
                 _log.warning("%s does not answer for %.1f s", session.node, peer.lag_s)
                 session.end()
             elif session.node not in self.in_sync and self._feed.head - peer.acked < CLOSE_BYTES:
@@ -299,6 +303,18 @@ class Leading:
             self._start(self._leave_out())
         elif self._coordinator.replaced():
             self._start(self._count_anew())
+
+    def _is_silent(self, session: Session, peer: Peer) -> bool:
+        """Whether a follower has owed an answer for so long that its connection had better end."""
+        lag_s = peer.lag_s
+        if lag_s <= SILENT_S or lag_s > SILENT_AT_ALL_S:
+            return lag_s > SILENT_S
+        slow = {
+            each.node for each in self.sessions
+            if each.peer is not None and each.peer.is_required and each.peer.lag_s > SILENT_S
+        }  # fmt: skip
+        could_go = len(self.in_sync - self._gone() - slow) >= self.least
+        return could_go or not frames.is_heard(session.tcp, SILENT_S)
 
     def _tell(self) -> None:
         """Have followers with readers know what all nodes have on disk, if there is more of it."""

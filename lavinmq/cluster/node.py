@@ -132,7 +132,7 @@ class Node:
         self._leading: Leading | None = None
         self._proxy: Proxy | None = None
         self._reads = Reads(
-            config, events, self._ring, lambda: self._following, self._only_reads
+            config, events, self._ring, lambda: self._following, self._only_reads, integrity
         ) if is_wanted(config) else None  # fmt: skip
         self._status = Status(
             self._coordinator, self._ring, config.clustering_min_insync_replicas,
@@ -141,7 +141,8 @@ class Node:
             reads=self._reads,
         )  # fmt: skip
         self._recovery = Recovery(
-            self._coordinator, config.clustering_min_insync_replicas, self._stands
+            self._coordinator, config.clustering_min_insync_replicas, self._stands,
+            self._n_damaged,
         )
         served = control.application(
             config, self._status.status, self._recovery,
@@ -619,6 +620,11 @@ class Node:
         history = self._history if self._following is None else self._following.history
         head = self._ring.head if self._leading is None else self._leading.head
         return self._standing.is_whole, history.at(head), head
+
+    def _n_damaged(self) -> int:
+        """How many files are known to be damaged, at least."""
+        n = 0 if self._integrity is None else len(self._integrity.damages)
+        return n or int(self._standing.is_damaged)
 
     def _only_reads(self) -> str:
         """What clients are told who want more of a follower than to read streams."""

@@ -27,15 +27,17 @@ class Recovery:
 
     Args: wanted: how many nodes have to have what is acknowledged, as configured; standing: whether
         this node's files are whole, the epoch and the position up to which they have everything;
-        position 0: nobody knows.
+        position 0: nobody knows; n_damaged: how many of them are known to be damaged.
     """
 
     def __init__(
-        self, coordinator: Coordinator, wanted: int, standing: Callable[[], tuple[bool, int, int]]
-    ) -> None:
+        self, coordinator: Coordinator, wanted: int, standing: Callable[[], tuple[bool, int, int]],
+        n_damaged: Callable[[], int] = int,
+    ) -> None:  # fmt: skip
         self._coordinator = coordinator
         self._wanted = wanted
         self._standing = standing
+        self._n_damaged = n_damaged
 
     async def report(self) -> dict[str, Any]:
         """What is known, as JSON. Raises: OSError when etcd does not answer."""
@@ -52,6 +54,7 @@ class Recovery:
             "node": me,
             "is_in_sync": is_in_sync,
             "is_whole": is_whole,
+            "damaged_files": self._n_damaged(),
             "epoch": epoch or None,
             "position": position or None,
             "left": left,
@@ -66,7 +69,7 @@ class Recovery:
             "lost": sorted({*state.in_sync, *state.members} - {*state.nodes, me}),
             "members_then": sorted(members),
             "min_insync_replicas_then": self._wanted or len(members) // 2 + 1,
-            "loss": _loss(is_in_sync, left),
+            "loss": _loss(is_in_sync, left, self._n_damaged()),
             "refusal": self._refusal(state, is_whole),
             "seen": list(self._coordinator.seen()),
         }
@@ -81,9 +84,9 @@ class Recovery:
             return CHANGED
         cluster = report["cluster"]
         _log.warning(
-            "an operator has this node go on alone, from epoch %s and position %s; lost: %s; in"
-            " sync were: %s", report["epoch"], report["position"], ", ".join(report["lost"]),
-            ", ".join(cluster["in_sync"]),
+            "an operator has this node go on alone, from epoch %s and position %s, with %d damaged"
+            " files; lost: %s; in sync were: %s", report["epoch"], report["position"],
+            report["damaged_files"], ", ".join(report["lost"]), ", ".join(cluster["in_sync"]),
         )  # fmt: skip
         try:
             is_done = await self._coordinator.go_on_alone(tuple(report["seen"]))
@@ -110,8 +113,12 @@ class Recovery:
         return ""
 
 
-def _loss(is_in_sync: bool, left: dict[str, Any] | None) -> str:
+def _loss(is_in_sync: bool, left: dict[str, Any] | None, n_damaged: int) -> str:
     """What may be lost, for people."""
+    if n_damaged:
+        which = f"what is damaged in {n_damaged} files of this node, which verify names"
+        lost = _loss(is_in_sync, left, 0)
+        return f"{which}; else {lost}" if is_in_sync else f"{which}, and {lost}"
     if is_in_sync:
         return "nothing that was acknowledged: this node is in sync"
     since = "an unknown time"

@@ -35,6 +35,8 @@ class Spool:
         self._may_end = self._is_near = self._is_aborted = False
         self._replayed: socket.socket | None = None
         self._error = ""
+        self.failure: OSError | None = None
+        """Why what has come could not be put into the file."""
         self._is_over = False
         self._thread = threading.Thread(target=self._receive, name="spool", daemon=True)
         self._thread.start()
@@ -42,15 +44,22 @@ class Spool:
     def _receive(self) -> None:
         try:
             while piece := self._socket.recv(PIECE):
-                left = memoryview(piece)
-                while left:
-                    n = os.write(self._fd, left)
-                    left, self._n_come = left[n:], self._n_come + n
+                self._put(memoryview(piece))
         except OSError as error:
             self._error = error.strerror or str(error)
         else:
             self._error = "the leader has closed the connection"
         self._is_over = True
+
+    def _put(self, left: memoryview) -> None:
+        """Write it all into the file. Raises: OSError."""
+        try:
+            while left:
+                n = os.write(self._fd, left)
+                left, self._n_come = left[n:], self._n_come + n
+        except OSError as error:
+            self.failure = error
+            raise
 
     def replay(self, follower: Follower, until: int) -> tuple[str, str]:
         """Make again what has come, until that is nearly all. Returns: as `Follower.run`; "there":

@@ -57,6 +57,8 @@ class _Stream:
         """By number of a segment: the offset of its first message."""
         self.gone = 0
         """The last segment that has gone after its time."""
+        self.error = ""
+        """Why it stands still, as was said."""
         self.queue: Queue = vhost.new_view(stored)
         core = self.queue.core
         core.created, core.epochs, core.is_paused = found.created, found.epochs, found.is_paused
@@ -122,9 +124,9 @@ class View:
         changed meanwhile. Raises: LookupError: the log has not all; OSError, DefinitionsError."""
         await self._walk(common)
         if self._are_users_due and time.monotonic() - self._users_at >= USERS_S:
-            self._read_users()
+            await self._read_users()
         if self._are_vhosts_due:
-            self._read_vhosts()
+            await self._read_vhosts()
         unread, self._unread = self._unread, set()
         for directory in unread:
             await self._read_definitions(directory)
@@ -215,17 +217,21 @@ class View:
     def _path(self, key: tuple[str, str]) -> str:
         return f"{self._root}/{key[0]}/{key[1]}"
 
-    def _read_users(self) -> None:
+    async def _read_users(self) -> None:
         """Who may read what. Raises: DefinitionsError."""
         self._users_at, self._are_users_due = time.monotonic(), False
         broker = self._broker
-        broker.users.follow()
-        broker.user_limits.load()
+        run = broker.events.run_in_executor
+        found = await run(None, broker.users.read_anew)
+        await run(None, broker.user_limits.load)
+        broker.users.follow(found)
         broker.revocation.look_again()
 
-    def _read_vhosts(self) -> None:
+    async def _read_vhosts(self) -> None:
         """Raises: DefinitionsError."""
-        names = {hashed(each.name): each.name for each in vhosts.read(Path(self._root))}
+        self._are_vhosts_due = False
+        read = await self._broker.events.run_in_executor(None, vhosts.read, Path(self._root))
+        names = {hashed(each.name): each.name for each in read}
         for directory in set(self._vhosts) - set(names):
             for key in [each for each in self._streams if each[0] == directory]:
                 self._drop(key)
@@ -236,7 +242,6 @@ class View:
             vhost = self._vhosts[directory] = self._broker.vhosts.add_view(names[directory])
             vhost.rules.limits.load()
             self._unread.add(directory)
-        self._are_vhosts_due = False
 
     async def _read_definitions(self, directory: str) -> None:
         """Learn which streams a virtual host has. Raises: DefinitionsError."""
@@ -310,7 +315,9 @@ class View:
             if not stream.reach():
                 return False
         except OSError as error:
-            _log.error("stream %r stands still: %s", stream.queue.name, error)
+            if stream.error != str(error):
+                _log.error("stream %r stands still: %s", stream.queue.name, error)
+            stream.error = str(error)
             return True
         if stream.ends and not stream.is_shown:
             self._again(key)  # retention was faster

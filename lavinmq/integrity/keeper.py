@@ -140,9 +140,14 @@ class Integrity:
 
     def observe(self, loop: _core.Loop) -> None:
         """Have the changes noted that a broker makes, and what it reads compared."""
-        self._readers.loops.append(loop)
+        self._readers.add(loop)
         if self._touches is not None:
             _core.touch_files(loop, self._root, self._touches.fd)
+
+    def leave(self, loop: _core.Loop) -> None:
+        """A broker changes and reads nothing any more. Idempotent."""
+        self._readers.remove(loop)
+        _core.touch_files(loop, self._root, -1)
 
     def before_reading(self) -> None:
         """A broker is about to read: have it know the sums that there are. Blocking."""

@@ -27,7 +27,16 @@ class Readers:
     """The brokers of one data directory: one, or none yet."""
 
     def __init__(self) -> None:
-        self.loops: list[_core.Loop] = []
+        self.loops: tuple[_core.Loop, ...] = ()
+        """Another one each time: other threads go through them."""
+
+    def add(self, loop: _core.Loop) -> None:
+        """A broker is about to read. From any thread."""
+        self.loops = (*self.loops, loop)
+
+    def remove(self, loop: _core.Loop) -> None:
+        """A broker reads nothing any more. From any thread."""
+        self.loops = tuple(each for each in self.loops if each is not loop)
 
     def watch(self, path: str) -> None:
         """A file is about to be read, for `know`."""

@@ -171,8 +171,9 @@ class Repair:
         )  # fmt: skip
         place = self._place(path)
         beside = os.path.join(os.path.dirname(place), f"tmp.{os.path.basename(place)}")
-        with open(beside, "wb", buffering=0) as out:
+        with open(beside, "wb") as out:
             out.write(kept[: len(kept) // 4 * 4])
+            out.flush()
             os.fchmod(out.fileno(), os.stat(place).st_mode & 0o777)
             os.fsync(out.fileno())
         os.replace(beside, place)
@@ -196,13 +197,16 @@ class Repair:
         fd = os.open(self._place(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             size = os.fstat(fd).st_size
-            with open(target, "wb", buffering=0) as out:
+            with open(target, "wb") as out:  # all of it, however little a disk takes at once
                 for at in range(0, size, BLOCK):
-                    try:
-                        out.write(os.pread(fd, min(BLOCK, size - at), at))
-                    except OSError:
+                    wanted, block = min(BLOCK, size - at), b""
+                    with suppress(OSError):
+                        block = os.pread(fd, wanted, at)
+                    if len(block) == wanted:
+                        out.write(block)
+                    else:  # the disk gives none of it, or what is before a bad sector
                         bad.add(at // BLOCK)
-                        out.seek(min(at + BLOCK, size))
+                        out.seek(at + wanted)
                 out.truncate(size)
                 os.fsync(out.fileno())
         finally:

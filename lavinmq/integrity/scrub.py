@@ -327,6 +327,7 @@ class Scrub:
     def _look_again(self, path: str) -> tuple[str, tuple[int, ...]]:
         shelf = self._shelves.get(key_of(path))
         if path.rpartition("/")[2] not in shelf:
+            self._readers.forget(path)  # who reads it may know sums of what it was before
             return "", ()
         return self._examine(path, shelf, lambda _: None, is_deep=True)
 

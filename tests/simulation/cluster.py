@@ -12,6 +12,7 @@ the protocol's precautions: each can be left out, to see that the invariants fin
 from __future__ import annotations
 
 import random
+from bisect import bisect_right
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -245,7 +246,8 @@ class Cluster:
             node.maybe.clear()
             self._require(node)
         if node.is_alive and not node.client.is_cut and node.seen < len(self.store.events):
-            upto = self.chance.randint(node.seen + 1, len(self.store.events))
+            ends = self.store.ends
+            upto = ends[self.chance.randint(bisect_right(ends, node.seen), len(ends) - 1)]
             node.coordinator._take(self.store.events[node.seen : upto])
             node.seen = upto
             if node.is_leading:

@@ -20,6 +20,8 @@ class Store:
         self.entries: dict[str, Entry] = {}
         self.leases: dict[int, int] = {}
         self.events: list[Event] = []
+        self.ends: list[int] = []
+        """How many events there were after each revision: a watch is told of all of one at once."""
 
     def expire(self) -> None:
         """Let go of leases whose time is over."""
@@ -34,10 +36,16 @@ class Store:
             self.revision += 1
         for key in gone:
             self._delete(key)
+        self._end()
 
     def _delete(self, key: str) -> None:
         if self.entries.pop(key, None) is not None:
             self.events.append(Event(key, None))
+
+    def _end(self) -> None:
+        """A revision is over."""
+        if self.events and (not self.ends or self.ends[-1] < len(self.events)):
+            self.ends.append(len(self.events))
 
     def holds(self, compare: Compare) -> bool:
         """Whether a comparison holds."""
@@ -76,6 +84,7 @@ class Store:
                 entry = Entry(each.key, each.value, created, self.revision, each.lease)
                 self.entries[each.key] = entry
                 self.events.append(Event(each.key, entry))
+        self._end()
         return True
 
 

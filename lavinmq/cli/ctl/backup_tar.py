@@ -242,7 +242,7 @@ def _take_over(old: Path, new: Path) -> None:
 def copy(content: IO[bytes] | _Front, target: Path, *more: IO[bytes]) -> tuple[str, int]:
     """Write a new file, with holes where it has zeros. Returns: hash and bytes."""
     digest, size = hashlib.sha256(), 0
-    with open(target, "xb", buffering=0) as file:
+    with open(target, "xb") as file:  # all of it, however little a disk takes at once
         for source in (content, *more):
             while piece := source.read(PIECE_BYTES):
                 digest.update(piece)

@@ -439,7 +439,7 @@ def test_users_follow_a_file_that_somebody_else_writes(store: UserStore, tmp_pat
     add(store, "goes")
     store.save()
     follower = store_in(tmp_path)
-    follower.follow()
+    follower.follow(follower.read_anew())
     stays, goes = follower.get("stays"), follower.get("goes")
     assert stays is not None and goes is not None
     add(store, "stays", b"new")
@@ -449,7 +449,7 @@ def test_users_follow_a_file_that_somebody_else_writes(store: UserStore, tmp_pat
     add(store, "comes")
     store.save()
 
-    follower.follow()
+    follower.follow(follower.read_anew())
 
     assert follower.get("stays") is stays
     assert follower.authenticate("stays", b"new", is_loopback=True) is stays
@@ -463,15 +463,15 @@ def test_users_stay_as_they_were_when_that_file_makes_no_sense(
     store: UserStore, tmp_path: Path
 ) -> None:
     follower = store_in(tmp_path)
-    follower.follow()
+    follower.follow(follower.read_anew())
     guest = follower.get("guest")
     (tmp_path / "users.json").write_bytes(b"{")
 
     with pytest.raises(DefinitionsError):
-        follower.follow()
+        follower.follow(follower.read_anew())
     (tmp_path / "users.json").unlink()
     with pytest.raises(DefinitionsError):
-        follower.follow()
+        follower.follow(follower.read_anew())
 
     assert guest is not None
     assert follower.get("guest") is guest

@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 
 from lavinmq.cluster import frames, joining
 from lavinmq.cluster.frames import Connection, PeerError
-from lavinmq.cluster.joining import Copy
+from lavinmq.cluster.joining import Copy, StageFailed
 from lavinmq.files.snapshot import Snapshot
 from lavinmq.files.standing import Standing
 from lavinmq.integrity.keeper import Integrity, Lock
 from tests.support.follower import differences
+from tests.support.little_disk import files_of_at_most
 
 
 def itself(sock: socket.socket) -> Connection:
@@ -292,3 +293,27 @@ def test_a_damaged_file_comes_as_a_whole_and_others_are_not_read(tmp_path: Path)
     assert (copies[0].n_same, copies[0].n_compared) == (2, 0)
     assert {name: (follower / name).read_bytes() for name in files} == files
     integrity.close(is_orderly=True)
+
+
+@pytest.mark.parametrize("had", [b"", b"begin" * 20_000], ids=["whole", "rest"])
+def test_a_disk_that_takes_a_part_of_what_comes_has_no_file_in_its_place(
+    tmp_path: Path, had: bytes
+) -> None:
+    """What is missing at the end would be zeros, or nothing, and the node would be whole."""
+    leader, follower = tmp_path / "leader", tmp_path / "follower"
+    content = had + os.urandom(300_000)
+    make(leader, {"a": content})
+    make(follower, {"a": had})
+
+    with files_of_at_most(200_000), pytest.raises(StageFailed, match="File too large"):
+        joined(leader, follower)
+    assert (follower / "a").read_bytes() == had
+
+    def too_full(copy: Copy) -> None:
+        with files_of_at_most(350_000), pytest.raises(OSError, match="File too large"):
+            copy.place()
+
+    if had:  # it has room for the stage, and none beside it
+        joined(leader, follower, too_full)
+    joined(leader, follower)
+    assert (follower / "a").read_bytes() == content

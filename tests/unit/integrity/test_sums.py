@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from lavinmq.integrity.shelves import Shelves, key_of
 from lavinmq.integrity.sums import ALL, BLOCK, FileSums, check
+from tests.support.little_disk import files_of_at_most
 
 SIZES = st.one_of(
     st.integers(0, 40), st.integers(BLOCK - 2, BLOCK + 2), st.integers(2 * BLOCK - 1, 3 * BLOCK + 1)
@@ -181,13 +181,8 @@ def test_a_shelf_that_the_disk_takes_in_part_replaces_none(shelves: Shelves, tmp
     for number in range(200):
         shelves.get(("a", 0))[f"x{number}"] = known(b"%d" % number)
     shelves.changed(("a", 0))
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            shelves.flush()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with files_of_at_most(4096), pytest.raises(OSError, match="File too large"):
+        shelves.flush()
     assert not (tmp_path / ".sums" / "files" / "a" / "sums.0").exists()
 
     shelves.flush()
