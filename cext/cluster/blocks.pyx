@@ -100,6 +100,7 @@ cdef class BlockReceiver(_Blocks):
     cdef u8* plain
     cdef u64 n_plain            # bytes in it
     cdef u64 at                 # of these, that were taken
+    cdef str wrong              # what was wrong with a block: nothing comes behind it
 
     def __cinit__(self, sock):
         self.sock = sock
@@ -128,6 +129,8 @@ cdef class BlockReceiver(_Blocks):
     cdef bint more(self) except -1:
         """Receive something. False: that was the end."""
         cdef u64 most
+        if self.wrong is not None:
+            raise OSError(EBADMSG, self.wrong)
         cdef u8* to = unpacker_place(&self.unpack, self.plain, BLOCK_PACKED, &most)
         cdef bytes come = self.sock.recv(most)
         cdef const u8* raw = come
@@ -141,7 +144,8 @@ cdef class BlockReceiver(_Blocks):
             k = unpacker_take(&self.unpack, self.plain, n)
             error = errno
         if k < 0:
-            raise OSError(error, unpacker_words(&self.unpack) if error == EBADMSG
+            self.wrong = (unpacker_words(&self.unpack) if error == EBADMSG
                           else os.strerror(error))
+            raise OSError(error, self.wrong)
         self.n_plain, self.at = <u64>k, 0
         return True

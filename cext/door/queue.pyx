@@ -651,6 +651,8 @@ cdef class Queue:
         self.q.is_paused = value
         if not value:
             loop_clock(&self.loop.t)        # time may have passed: nobody has sent anything
+            if self.q.stream != NULL:
+                stream_wake(self.q.stream)
             queue_touch(self.q)
             self.loop.kick()
 

@@ -305,6 +305,9 @@ cdef void stream_read_failed(queue_t* q, consumer_t* k) noexcept nogil:
     if not can_wait_to_read(q.store.error):
         queue_break(q)
         return
+    if q.store.error == EBADMSG:    # until the stream changes, or somebody has looked at the file
+        reader_idle(q, k)
+        return
     consumer_leave_ring(k)
     if not k.is_patient:
         loop_add_patient(q.loop, k)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from lavinmq import _core
 from lavinmq.amqp.connection import Connection
 from lavinmq.broker import Broker
 from lavinmq.cluster.host import NodeHost
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from lavinmq._cluster import Ring
     from lavinmq.cluster.following import Following
     from lavinmq.config.values import Config
+    from lavinmq.integrity.keeper import Integrity
     from lavinmq.listeners.endpoints import Endpoints
 
 TURN_S: Final = 0.1
@@ -49,18 +51,21 @@ def is_wanted(config: Config) -> bool:
 class Reads:
     """The readers of one node, until `close`.
 
-    Args: following: who follows the leader now; elsewhere: says who leads, for people.
+    Args: following: who follows the leader now; elsewhere: says who leads, for people; integrity:
+        the sums of the files.
     """
 
     def __init__(
         self, config: Config, events: asyncio.AbstractEventLoop, ring: Ring,
         following: Callable[[], Following | None], elsewhere: Callable[[], str],
+        integrity: Integrity | None = None,
     ) -> None:  # fmt: skip
         self._config = config
         self._events = events
         self._ring = ring
         self._following = following
         self._elsewhere = elsewhere
+        self._integrity = integrity
         self._served: _Served | None = None
         self._over = asyncio.Event()
         self._turn: asyncio.Task[None] | None = None
@@ -119,8 +124,10 @@ class Reads:
             common = min(follower.common, follower.synced)
             if served is None and common:
                 served = self._served = _Served(
-                    self._config, self._events, self._ring, follower.applied, self._elsewhere
-                )
+                    self._config, self._events, self._ring, follower.applied, self._elsewhere,
+                    self._integrity,
+                )  # fmt: skip
+                await served.know_sums()
             self._why = "it has not come to what all nodes have"
             if served is not None and common >= served.view.at:
                 await served.view.step(common)
@@ -149,7 +156,7 @@ class _Served:
 
     def __init__(
         self, config: Config, events: asyncio.AbstractEventLoop, ring: Ring, at: int,
-        elsewhere: Callable[[], str],
+        elsewhere: Callable[[], str], integrity: Integrity | None,
     ) -> None:  # fmt: skip
         self.n_resets = ring.n_resets
         self._config = config
@@ -160,7 +167,18 @@ class _Served:
         self.broker.loop.is_reading = True
         self.broker.refuses = elsewhere
         self.broker.is_started = True
+        self._integrity = integrity
+        if integrity is not None:
+            integrity.observe(self.broker.loop)
+            integrity.on_looked = lambda: events.call_soon_threadsafe(self.broker.read_again)
+            # Damage is nothing to pass over: this node gets the file from its leader.
+            _core.await_peers(self.broker.loop, True)
         self.view = View(self.broker, ring, config.data_dir, at)
+
+    async def know_sums(self) -> None:
+        """Have what is read compared from the beginning."""
+        if self._integrity is not None:
+            await self._host.events.run_in_executor(None, self._integrity.before_reading)
 
     @property
     def is_listening(self) -> bool:
@@ -215,6 +233,8 @@ class _Served:
         while broker.connections:
             broker.connections.popitem()[0].abandon()
         broker.loop.stop()
+        if self._integrity is not None:
+            self._integrity.leave(broker.loop)
         for vhost in list(broker.vhosts):
             broker.vhosts.drop_view(vhost)
 

@@ -104,6 +104,8 @@ class View:
         self._vhosts: dict[str, VHost] = {}
         self._wanted: dict[tuple[str, str], tuple[VHost, QueueDef]] = {}
         """Streams whose directories are to be looked into."""
+        self._unread_streams: dict[tuple[str, str], str] = {}
+        """Those whose directory cannot be read, and why, as was said."""
         self._behind: dict[tuple[str, str], None] = {}
         """Streams with something to do, in the order of their turns."""
         self._unread: set[str] = set()
@@ -270,13 +272,21 @@ class View:
                 self._wanted[key] = vhost, stored
 
     async def _look(self, key: tuple[str, str]) -> None:
-        """Look into the directory of a stream, if it has one. Raises: OSError."""
+        """Look into the directory of a stream, if it has one. What cannot be read costs the readers
+        of no other stream anything."""
         vhost, stored = self._wanted[key]
         look = partial(stream_files.look, self._path(key))
-        found = await self._broker.events.run_in_executor(None, look)
+        try:
+            found = await self._broker.events.run_in_executor(None, look)
+        except OSError as error:
+            if self._unread_streams.get(key) != str(error):
+                _log.error("stream %r is not served: %s", stored.name, error)
+            self._unread_streams[key] = str(error)
+            return
         if found is None:
             return
         del self._wanted[key]
+        self._unread_streams.pop(key, None)
         self._streams[key] = _Stream(vhost, stored, found, self._ring.head)
         self._behind[key] = None
 

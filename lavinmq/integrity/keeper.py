@@ -59,12 +59,17 @@ class Integrity:
     """The sums of one data directory, which this process has.
 
     Args: rate: bytes to read in a second; pause_s: from the end of a pass to the next one; lazy:
-    without sums from before nothing is made before the first pass.
+    without sums from before nothing is made before the first pass; is_alone: no other node has the
+    files.
     Raises: OSError.
     """
 
-    def __init__(self, root: str, lock: Lock, *, rate: int, pause_s: float, lazy: bool) -> None:
+    def __init__(
+        self, root: str, lock: Lock, *, rate: int, pause_s: float, lazy: bool,
+        is_alone: bool = False,
+    ) -> None:  # fmt: skip
         self._root = root
+        self._is_alone = is_alone
         self._lock = lock
         self._rate = rate
         self._pause_s = pause_s
@@ -78,7 +83,7 @@ class Integrity:
         self.damages = Damages(root)
         self.last_pass_at = 0.0
         """Unix time at which the last whole pass ended; 0: none has."""
-        self._readers = Readers()
+        self._readers = Readers(root, takes_older=is_alone)
         self._newcomers: list[_core.Loop] = []
         """Of brokers that wait until they know the sums that there are."""
         self._scrub: Scrub | None = None
@@ -108,7 +113,8 @@ class Integrity:
         lock = Lock(data_dir.found_time, data_dir.lock_time)
         try:
             return cls(config.data_dir, lock, rate=config.scrub_rate,
-                       pause_s=config.scrub_interval, lazy=lazy)  # fmt: skip
+                       pause_s=config.scrub_interval, lazy=lazy,
+                       is_alone=not config.clustering_enabled)  # fmt: skip
         except OSError as error:
             _log.error("no sums are made: %s", error)
             return None
@@ -124,6 +130,7 @@ class Integrity:
         self._scrub = Scrub(
             self._root, self._shelves, touches, life, self.damages, on_damage=self._damaged,
             on_sync_failed=self._sync_failed, look=self._look, readers=self._readers,
+            takes_older=self._is_alone,
         )  # fmt: skip
         if life.number == 1:
             touches.skip()

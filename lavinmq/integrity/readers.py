@@ -6,12 +6,14 @@ made or have been compared. In the thread that has the shelves. Source: docs/int
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from array import array
 from typing import TYPE_CHECKING, Final
 
 from lavinmq import _core
+from lavinmq.integrity.sums import is_older
 
 if TYPE_CHECKING:
     from lavinmq.integrity.life import Life
@@ -24,9 +26,14 @@ MOST: Final = (1 << 32) - 1
 
 
 class Readers:
-    """The brokers of one data directory: one, or none yet."""
+    """The brokers of one data directory: one, or none yet.
 
-    def __init__(self) -> None:
+    Args: takes_older: as `Scrub` has it.
+    """
+
+    def __init__(self, root: str, *, takes_older: bool) -> None:
+        self._root = root
+        self._takes_older = takes_older
         self.loops: tuple[_core.Loop, ...] = ()
         """Another one each time: other threads go through them."""
 
@@ -64,12 +71,22 @@ class Readers:
         for directory in shelves.directories():
             for number in shelves.numbers(directory):
                 for name, known in shelves.get((directory, number)).items():
-                    if known.life > doubtful and _is_known(name, known):
-                        path = f"{directory}/{name}"
+                    path = f"{directory}/{name}"
+                    is_good = known.life > doubtful and _is_known(name, known)
+                    if is_good and not self._is_brought_back(path, known):
                         _core.watch_sums(loop, path)
                         _core.know_sums(
                             loop, path, known.covered, _little(known.sums).tobytes(), known.unknown
                         )
+
+    def _is_brought_back(self, path: str, known: FileSums) -> bool:
+        """Whether somebody has put an older file in the place of a segment."""
+        if not self._takes_older:
+            return False
+        try:
+            return is_older(known, os.stat(os.path.join(self._root, path)))
+        except OSError:
+            return False
 
     def spoiled(self) -> list[str]:
         """Files of which something else was read than was written, since the last call."""

@@ -22,7 +22,7 @@ from lavinmq.integrity.damage import Damage, Damages
 from lavinmq.integrity.life import Life
 from lavinmq.integrity.readers import Readers
 from lavinmq.integrity.shelves import Shelf, Shelves, key_of, number_of
-from lavinmq.integrity.sums import FileSums, Pace, check
+from lavinmq.integrity.sums import FileSums, Pace, check, is_older
 from lavinmq.integrity.touches import Touches
 from lavinmq.process import log
 
@@ -60,13 +60,15 @@ class Suspect(NamedTuple):
 class Scrub:
     """Of one data directory.
 
-    Args: on_damage: is told of each file, once; on_sync_failed: that what is on disk is not known.
+    Args: on_damage: is told of each file, once; on_sync_failed: that what is on disk is not known;
+    takes_older: a file that is older than its sums was brought back by somebody, and is taken as it
+    is. In a cluster it would lack what this node has said to have.
     """
 
     def __init__(
         self, root: str, shelves: Shelves, touches: Touches, life: Life, damages: Damages, *,
         on_damage: Callable[[Damage], object], on_sync_failed: Callable[[str, int], object],
-        look: Callable[[], bool], readers: Readers,
+        look: Callable[[], bool], readers: Readers, takes_older: bool = False,
     ) -> None:  # fmt: skip
         self._root = root
         self._shelves = shelves
@@ -77,6 +79,7 @@ class Scrub:
         self._on_sync_failed = on_sync_failed
         self._look = look
         self._readers = readers
+        self._takes_older = takes_older
         self._suspects: dict[str, Suspect] = {}
         self._unread: dict[str, int | None] = {}
         """Directories that could not be read, and why: each is told of once."""
@@ -362,6 +365,8 @@ class Scrub:
         if known.life <= life.lost and (found is None or found.st_mtime_ns < life.booted_ns):
             return True
         if known.life <= life.foreign and is_changed:
+            return True
+        if self._takes_older and found is not None and is_older(known, found):
             return True
         if not self._is_of_before(known) or not life.last_sign_ns:
             return False

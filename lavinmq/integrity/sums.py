@@ -87,6 +87,11 @@ class FileSums:
         return cls(covered, size, mtime_ns, life, sums, set(map(int, unknown)))
 
 
+def is_older(known: FileSums, found: os.stat_result) -> bool:
+    """Whether a file was changed last before it was as its sums say: that is no disk's doing."""
+    return found.st_mtime_ns < known.mtime_ns
+
+
 def check(fd: int, known: FileSums | None, end: int, pace: Pace) -> tuple[list[int], FileSums]:
     """Read a file up to `end`, and compare it with what is known.
 

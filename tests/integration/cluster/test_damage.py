@@ -9,21 +9,23 @@ import re
 import signal
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pamqp import commands
 
+from tests.integration.cluster import test_reads as reads
 from tests.integration.cluster.test_joining import assert_alike, declare, fill
 from tests.support.api import Api
 from tests.support.book import PERSISTENT, Book
 from tests.support.cluster import WAIT_S, Cluster, ClusterNode
 from tests.support.damage import flip, harm, is_known, know_all, verify
 from tests.support.waiting import wait_for
-from tests.support.wire import Wire, WireClosed
+from tests.support.wire import Wire, WireClosed, WireTimeout
 from tests.support.wire_actions import get_all
 
 DEADLINE_S = WAIT_S
-CLUSTER: dict[str, list[str]] = {"args": []}
+CLUSTER: dict[str, Any] = {"args": [], "has_readers": True}
 N, SIZE = 300, 20_000
 INI = "[main]\nsegment_size = 500000\nscrub_interval = 1\nscrub_rate = 1000000000\n"
 
@@ -177,6 +179,49 @@ def test_nothing_that_the_disk_of_a_leader_has_changed_is_delivered(cluster: Clu
     wait_for(lambda: leader.is_running() and is_whole(leader), "not repaired", DEADLINE_S)
     cluster.whole()
     assert_alike(cluster)
+
+
+def test_nothing_that_the_disk_of_a_follower_has_changed_is_given_to_readers(
+    cluster: Cluster,
+) -> None:
+    """Readers wait until the node has got the file anew, and come again."""
+    stream, bodies = "read", [b"%06d" % n + bytes(SIZE) for n in range(N)]
+    reads.declare(cluster.leader(), stream)
+    with reads.opened(cluster.leader()) as wire:
+        wire.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+        for each in bodies:
+            wire.publish(1, "", stream, each, PERSISTENT)
+        tag = 0
+        while tag < N:
+            tag = wire.expect(commands.Basic.Ack).delivery_tag
+    follower = cluster.followers()[0]
+    reads.known(follower, stream)
+    knows_all(follower)
+    n_before = follower.log_text().count("has the files of")
+
+    def given() -> list[bytes]:
+        """What there is to read, up to the first wait for more."""
+        found: list[bytes] = []
+        with suppress(WireClosed, WireTimeout), reads.reading(follower) as wire:
+            reads.consume(wire, stream)
+            while len(found) < N:
+                unit = wire.receive(2.0)
+                if not isinstance(unit.method, commands.Basic.Deliver):
+                    break
+                found.append(unit.body)
+                wire.send(1, commands.Basic.Ack(unit.method.delivery_tag))
+        return found
+
+    flip(segment(follower, stream), 100_000, keeps_time=True)
+    found = given()
+    assert found == bodies[: len(found)]
+    assert len(found) < 30, "it stops before the block"
+
+    wait_for(
+        lambda: follower.log_text().count("has the files of") > n_before and is_whole(follower),
+        "it is not repaired", DEADLINE_S,
+    )  # fmt: skip
+    wait_for(lambda: given() == bodies, "not all is given after that", DEADLINE_S)
 
 
 @pytest.mark.parametrize("how", [pytest.param("stopped", marks=LONG), "killed"])

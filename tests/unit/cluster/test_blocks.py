@@ -174,6 +174,14 @@ def unpacked_words(sent: bytes) -> str:
     return f"a block of {n} bytes{f', packed to {packed},' if packed else ''} makes no sense"
 
 
+@pytest.mark.parametrize("sent", BAD.values(), ids=BAD)
+def test_nothing_comes_behind_a_block_that_makes_no_sense(sent: bytes) -> None:
+    end = BlockReceiver(cast("Any", Wire(sent + block(len(MAKE)) + MAKE)))
+    for _ in range(3):
+        with pytest.raises(OSError, match=r"a block of .* makes no sense"):
+            end.recv(1 << 20)
+
+
 def test_what_becomes_as_much_as_it_says_is_taken() -> None:
     data = received(block(9_000, repeated(9_000 - 5)))
     assert data == b"x" * (9_000 - 5) + b"tail!"

@@ -20,10 +20,11 @@ from lavinmq.broker import Broker
 from lavinmq.cluster.view import View
 from lavinmq.config.values import from_keywords
 from lavinmq.fieldtable import FieldTable
-from lavinmq.files import vhosts
+from lavinmq.files import stream_files, vhosts
 from lavinmq.files.definitions import DefinitionsFile, QueueDef
 from lavinmq.files.directories import hashed
 from lavinmq.files.saving import Disk
+from lavinmq.files.stream_files import StreamFiles
 from lavinmq.files.vhosts import VHostDef
 from tests.support.core import Bench, publish
 from tests.unit.cluster.test_changes import Copy, Leader, until
@@ -284,5 +285,33 @@ def test_users_are_those_of_the_files(writer: Writer, copy: Copy) -> None:
             await reading.step(writer.mark()[0])
             assert not user.can_read("/", "x")
             assert user.can_read("/", "only")
+
+    asyncio.run(follow())
+
+
+def test_a_stream_whose_directory_cannot_be_read_costs_the_others_nothing(
+    writer: Writer, copy: Copy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(directory: str) -> StreamFiles | None:
+        if directory.endswith(hashed("bad")):
+            raise OSError(5, "Input/output error", directory)
+        return look(directory)
+
+    look = stream_files.look
+
+    async def follow() -> None:
+        with closing(Reading(copy)) as reading:
+            for name in ("bad", "good"):
+                writer.declare(name)
+                writer.fill(name, 5, 100)
+            position, held = writer.mark()
+            with monkeypatch.context() as broken:
+                broken.setattr(stream_files, "look", fails)
+                for _ in range(3):
+                    await reading.step(position)
+                assert reading.offsets() == {"good": held["good"]}
+            for _ in range(3):
+                await reading.step(writer.mark()[0])
+            assert reading.offsets() == held
 
     asyncio.run(follow())

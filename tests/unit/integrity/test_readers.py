@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from array import array
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from lavinmq import _core
 from lavinmq.integrity import scrub
 from lavinmq.integrity.keeper import Integrity, Lock
 from lavinmq.integrity.shelves import key_of
@@ -47,8 +49,8 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def begun(root: Path, lock: Lock = OURS) -> Integrity:
-    return Integrity(str(root), lock, rate=1 << 40, pause_s=3600, lazy=False)
+def begun(root: Path, lock: Lock = OURS, *, is_alone: bool = True) -> Integrity:
+    return Integrity(str(root), lock, rate=1 << 40, pause_s=3600, lazy=False, is_alone=is_alone)
 
 
 @pytest.fixture
@@ -147,3 +149,36 @@ def test_more_than_a_segment_can_have_is_nothing_to_compare(summed: Path, bench:
 
     assert taken(bench) == list(range(N))
     integrity.close(is_orderly=True)
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_older_files_that_an_operator_has_brought_back_are_taken_as_they_are(
+    root: Path, tmp_path_factory: pytest.TempPathFactory, *, is_alone: bool
+) -> None:
+    """Not in a cluster: there they lack what the node has said to have."""
+    before = tmp_path_factory.mktemp("before") / "copy"
+    shutil.copytree(root / NAME, before)
+    path = root / NAME / "msgs.0000000002"
+    path.write_bytes(path.read_bytes()[::-1])
+    os.utime(path, (time.time() - 50,) * 2)
+    integrity = begun(root)
+    integrity._pass()
+    integrity.close(is_orderly=True)
+    shutil.copytree(before, root / NAME, dirs_exist_ok=True)
+
+    integrity = begun(root, is_alone=is_alone)
+    integrity.first_look(is_shallow=True)
+    with closing(Bench(root)) as bench:
+        _core.await_peers(bench.loop, not is_alone)
+        integrity.observe(bench.loop)
+        integrity.before_reading()
+        found = taken(bench)
+        assert integrity._scrub is not None
+        integrity._tick(integrity._scrub)
+        integrity._pass()
+        integrity.leave(bench.loop)
+    integrity.close(is_orderly=True)
+
+    assert found == list(range(N if is_alone else len(found)))
+    assert (len(found) == N) is is_alone
+    assert [each.kind for each in integrity.damages.all()] == ([] if is_alone else ["changed"])
