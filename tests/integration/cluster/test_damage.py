@@ -181,6 +181,7 @@ def test_nothing_that_the_disk_of_a_leader_has_changed_is_delivered(cluster: Clu
     assert_alike(cluster)
 
 
+@pytest.mark.nightly
 def test_nothing_that_the_disk_of_a_follower_has_changed_is_given_to_readers(
     cluster: Cluster,
 ) -> None:
