@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 TRUE_WORDS = frozenset(("1", "true", "yes", "on", "y"))
 FALSE_WORDS = frozenset(("0", "false", "no", "off", "n", ""))
@@ -143,7 +144,7 @@ def _path(text: str) -> str | None:
 def _directory(text: str) -> str:
     if not text:
         raise ValueError("the path is empty")
-    return _text(text)
+    return str(Path(_text(text)))  # what is below it is found by the length of its name
 
 
 def _socket_path(text: str) -> str | None:
