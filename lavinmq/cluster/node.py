@@ -143,7 +143,7 @@ class Node:
         self._recovery = Recovery(
             self._coordinator, config.clustering_min_insync_replicas, self._stands,
             self._n_damaged,
-        )
+        )  # fmt: skip
         served = control.application(
             config, self._status.status, self._recovery,
             lambda: elsewhere(self._coordinator.state, self.me), integrity,

@@ -128,7 +128,8 @@ class ClusterNode:
         cluster = self.cluster
         etcd = [f"{HOST}:{self.etcd_link.port}"] if self.etcd_link else cluster.etcd.endpoints
         options = {
-            "-D": f"{self.data_dir}/", "-b": self.host, "-p": self.port, "--http-port": self.http_port,
+            "-D": f"{self.data_dir}/", "-b": self.host, "-p": self.port,
+            "--http-port": self.http_port,
             "--metrics-http-port": self.metrics_port, "--control-unix-path": self.control_path,
             "--https-port": -1, "--mqtt-port": self.mqtt_port, "--mqtts-port": -1,
             "--clustering-port": self.clustering_port, "--clustering-advertised-uri": self.uri,

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import pytest
@@ -209,6 +210,34 @@ def test_any_bytes_end_without_a_crash(data: bytes) -> None:
     with suppress(OSError):
         received(packed)
     assert followed(Path("/dev/shm"), data[:31])[0] in ("lost", "garbled", "refused")
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.binary(min_size=1, max_size=12), st.floats(0, 1), st.integers(0, 12), st.booleans())
+def test_a_stream_that_is_changed_anywhere_ends_and_the_next_one_is_done(
+    put: bytes, where: float, n_out: int, is_packed: bool
+) -> None:
+    """Whatever a leader says: nothing is left of it for the next connection."""
+    wire = Wire()
+    sender = BlockSender(cast("Any", wire), "on" if is_packed else "off")
+    sender.sendall(MAKE + entry(2, b"a", start=0, end=9_000, data=TEXT[:9_000]) + entry(32, b""))
+    at = int(where * len(wire.data))
+    wire.data[at : at + n_out] = put
+
+    with TemporaryDirectory(dir="/dev/shm") as root:
+        follower = Follower(Ring(SMALL), root)
+        for data, kinds in (
+            (bytes(wire.data), {"lost", "garbled", "refused"}),
+            (block(len(MAKE)) + MAKE.replace(b"a", b"b"), {"lost"}),
+        ):
+            ours, theirs = socket.socketpair()
+            ours.sendall(data)
+            ours.close()
+            assert follower.run(theirs.fileno(), in_blocks=True)[0] in kinds
+            assert follower.ring.head == follower.applied
+            theirs.close()
+        assert (Path(root) / "b").exists()
+        follower.close()
 
 
 def test_one_that_got_garbage_goes_on_from_where_it_was(tmp_path: Path) -> None:

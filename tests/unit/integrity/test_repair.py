@@ -1,5 +1,4 @@
-"""What is copied aside before a repair is what the disk gives, in its places, or nothing is mended.
-"""
+"""What a repair copies aside is what the disk gives, in its places, or nothing is mended."""
 
 from __future__ import annotations
 

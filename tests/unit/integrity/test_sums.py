@@ -176,7 +176,7 @@ def test_many_shelves_are_not_kept_in_memory(shelves: Shelves) -> None:
     assert [shelves.get((f"d{n}", 0))["x"] == known(b"%d" % n) for n in range(200)] == [True] * 200
 
 
-def test_a_shelf_that_the_disk_takes_in_part_replaces_none(shelves: Shelves, tmp_path: Path) -> None:
+def test_a_shelf_that_is_written_in_part_replaces_none(shelves: Shelves, tmp_path: Path) -> None:
     """What was not written is written once there is room."""
     for number in range(200):
         shelves.get(("a", 0))[f"x{number}"] = known(b"%d" % number)
