@@ -158,7 +158,7 @@ class Node:
         """Why no other node leads in the place of this one, whose files are damaged."""
         self._changed = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
-        self._is_stopping = self._makes_way = False
+        self._is_stopping = self._makes_way = self._is_over = False
         self._has_peers = False
 
     # --- from start to end --------------------------------------------------------------------
@@ -223,12 +223,12 @@ class Node:
 
     def _end(self, why: str, exit_code: int) -> None:
         """End, without writing or acknowledging anything more."""
-        if not self._is_stopping:
+        if not (self._is_stopping or self._is_over):
             _log.fatal("%s. Stopping", why)
         self.exit_code = self.exit_code or exit_code
         if self.server is not None:
             self.server.failure = self.server.failure or why
-        self._events.stop()
+        self._leave_loop()
 
     def stop(self) -> None:
         """Stop in order."""
@@ -237,11 +237,17 @@ class Node:
         elif not self._is_stopping:
             _log.info("Stopping")
             self._service.stopping()
-            self._events.stop()
+            self._leave_loop()
         self._is_stopping = True
+
+    def _leave_loop(self) -> None:
+        """Have the main run end; who is about to let go of everything goes on with that."""
+        if not self._is_over:
+            self._events.stop()
 
     async def release(self) -> None:
         """The loop has ended its main run: leave the cluster in order, or just let go."""
+        self._is_over = True
         server, leading = self.server, self._leading
         self._probes.close()
         if self._main is not None:
