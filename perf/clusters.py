@@ -37,6 +37,7 @@ from pamqp import commands
 
 from perf import measure, starts
 from tests.support.cluster import Cluster, ClusterNode
+from tests.support.nursery import broker_command
 from tests.support.wire import Wire, WireClosed, WireTimeout, encode_publish
 
 PLACE: Final = Path("build/perf")
@@ -67,6 +68,8 @@ def nodes(n: int) -> Iterator[Cluster]:
     """So many, in sync; one alone is no cluster at all."""
     with tempfile.TemporaryDirectory(dir=PLACE) as place:
         cluster = Cluster(Path(place), n, lease_ttl_s=4)
+        for each in cluster.nodes:
+            each.command = broker_command()  # a new process, as elsewhere, and no fork
         if n > SINGLE:
             with cluster:
                 cluster.start()

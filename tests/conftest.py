@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.broker import COMMAND_VARIABLE, PORT_VARIABLE, Broker
+from tests.support.broker import PORT_VARIABLE, Broker
+from tests.support.nursery import COMMAND_VARIABLE
 
 LOG_TAIL_LINES = 200
 NIGHTLY_VARIABLE = "NIGHTLY_TESTS"

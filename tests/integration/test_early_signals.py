@@ -32,7 +32,17 @@ PROGRAM = textwrap.dedent("""
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_a_broker_told_to_stop_while_it_starts_stops_in_order(tmp_path: Path, name: str) -> None:
     """It starts, stops at once, and leaves a directory with the mark of an orderly stop."""
-    arguments = ["-D", str(tmp_path), "-p", "0", "-b", "127.0.0.1", "--http-port=-1", name]
+    arguments = [
+        "-D",
+        str(tmp_path),
+        "-p",
+        "0",
+        "-b",
+        "127.0.0.1",
+        "--http-port=-1",
+        "--mqtt-port=-1",
+        name,
+    ]
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, timeout=60
     )

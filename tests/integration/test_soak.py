@@ -11,7 +11,7 @@ import pytest
 
 from perf import soak
 from perf.soak_ledger import VOID, Ledger, Message, Numbers, body_of, message_of
-from tests.support.broker import broker_command
+from tests.support.nursery import broker_command
 
 DEADLINE_S = 100.0
 

@@ -7,33 +7,26 @@ as "does the port answer"; never looks into the data directory.
 
 from __future__ import annotations
 
-import os
 import shlex
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.support.nursery import Process, begin, broker_command
 from tests.support.patience import PATIENCE
 from tests.support.ports import HOST, free_port
 
 START_TIMEOUT_S = 20.0 * PATIENCE
 STOP_TIMEOUT_S = 20.0 * PATIENCE
-COMMAND_VARIABLE = "LAVINMQ_TEST_COMMAND"
 PORT_VARIABLE = "LAVINMQ_TEST_AMQP_PORT"
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 
 
 class BrokerError(Exception):
     """The broker process did not do what it was told; the text ends with its log."""
-
-
-def broker_command() -> list[str]:
-    """Return the command line that starts the broker under test, without its options."""
-    return shlex.split(os.environ.get(COMMAND_VARIABLE, "")) or [sys.executable, "-m", "lavinmq"]
 
 
 def is_answering(host: str, port: int) -> bool:
@@ -78,7 +71,7 @@ class Broker:
         self._args = list(args)
         self._env = env or {}
         self._command = list(command)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
 
     @classmethod
     def attached(cls, port: int, data_dir: Path) -> Broker:
@@ -110,15 +103,8 @@ class Broker:
         """Start the process and wait until the AMQP port answers. Raises BrokerError."""
         if self.is_running():
             raise BrokerError("already running")
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("LAVINMQ_")}
         with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command_line(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment | self._env,
-            )
+            self._process = begin(self._command, self._options(), self._env, log)
         self._wait_until_answering(self._process)
         return self
 
@@ -157,19 +143,19 @@ class Broker:
             return ""
         return self.log_path.read_text(encoding="utf-8", errors="replace")
 
-    def _command_line(self) -> list[str]:
+    def _options(self) -> list[str]:
         place = ["-D", str(self.data_dir), "-b", self.host, "-p", str(self.port)]
         http = ["--http-port", str(self.http_port), "--metrics-http-port", str(self.metrics_port)]
         control = ["--control-unix-path", self.control_path, "--https-port", "-1"]
         mqtt = ["--mqtt-port", str(self.mqtt_port), "--mqtts-port", "-1"]
-        return [*(self._command or broker_command()), *place, *http, *control, *mqtt, *self._args]
+        return [*place, *http, *control, *mqtt, *self._args]
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _started(self) -> Process:
         if self._process is None:
             raise BrokerError("this broker was not started here")
         return self._process
 
-    def _wait_until_answering(self, process: subprocess.Popen[bytes]) -> None:
+    def _wait_until_answering(self, process: Process) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
         while not is_answering(self.host, self.port):
             if process.poll() is not None:
@@ -180,7 +166,7 @@ class Broker:
                 raise self._error(f"port {self.port} did not answer in {START_TIMEOUT_S} s")
             time.sleep(0.02)
 
-    def _wait_until_ended(self, process: subprocess.Popen[bytes], timeout_s: float) -> int:
+    def _wait_until_ended(self, process: Process, timeout_s: float) -> int:
         try:
             return process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -189,5 +175,5 @@ class Broker:
             raise self._error(f"did not end within {timeout_s} s") from None
 
     def _error(self, what: str) -> BrokerError:
-        command = shlex.join(self._command_line())
+        command = shlex.join([*(self._command or broker_command()), *self._options()])
         return BrokerError(f"{what}\ncommand: {command}\nlog:\n{self.log_text()[-4000:]}")

@@ -12,7 +12,6 @@ import base64
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -25,9 +24,10 @@ from typing import Any, NamedTuple, Self
 
 from pamqp import commands
 
-from tests.support.broker import broker_command, is_answering
+from tests.support.broker import is_answering
 from tests.support.etcd import EtcdCluster
 from tests.support.links import Link, owner_of
+from tests.support.nursery import Process, begin, broker_command
 from tests.support.patience import PATIENCE
 from tests.support.ports import HOST, free_port
 from tests.support.wire import Wire, WireClosed, WireTimeout
@@ -76,7 +76,7 @@ class ClusterNode:
         """What stands in front of that."""
         self.exit_codes: list[int] = []
         """Of all its lives that ended by themselves."""
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Process | None = None
         self.is_paused = False
 
     def __repr__(self) -> str:
@@ -113,18 +113,24 @@ class ClusterNode:
         if self.gate is not None:
             self.gate.open()
         self.is_paused = False
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("LAVINMQ_")}
         # The cluster itself may be about to start it again.
         with self.cluster.lock, self.log_path.open("ab") as log:
             assert not self.is_running(), f"{self} runs"
-            self.process = subprocess.Popen(
-                self.command_line(), stdin=subprocess.DEVNULL, stdout=log,
-                stderr=subprocess.STDOUT, env=environment | self.env,
-            )  # fmt: skip
+            self.process = begin(self.program(), self.options(), self.env, log)
         return self
 
+    def program(self) -> list[str]:
+        """What starts it, if that is not what starts every broker."""
+        if not self.within:
+            return self.command
+        return [*self.within, *(self.command or broker_command())]
+
     def command_line(self) -> list[str]:
-        """What starts it."""
+        """What starts it, with its options."""
+        return [*(self.program() or broker_command()), *self.options()]
+
+    def options(self) -> list[str]:
+        """Its flags."""
         cluster = self.cluster
         etcd = [f"{HOST}:{self.etcd_link.port}"] if self.etcd_link else cluster.etcd.endpoints
         options = {
@@ -140,8 +146,7 @@ class ClusterNode:
         if cluster.has_readers:
             options["--clustering-reads-port"] = self.reads_port
         flat = [str(each) for pair in options.items() for each in pair]
-        command = self.command or broker_command()
-        return [*self.within, *command, "--clustering", *flat, *self.args]
+        return ["--clustering", *flat, *self.args]
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal."""

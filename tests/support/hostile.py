@@ -19,7 +19,8 @@ import pytest
 from pamqp import commands
 
 from lavinmq.files.saving import THREADS
-from tests.support.broker import COMMAND_VARIABLE, PORT_VARIABLE, Broker
+from tests.support.broker import PORT_VARIABLE, Broker
+from tests.support.nursery import COMMAND_VARIABLE
 from tests.support.process import MIB, Process
 from tests.support.wire import HOST, PROTOCOL_HEADER, Wire, encode, encode_publish
 from tests.support.witness import Witness

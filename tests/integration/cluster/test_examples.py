@@ -24,8 +24,8 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from tests.support.broker import broker_command
 from tests.support.etcd import WHY_NOT, EtcdCluster
+from tests.support.nursery import broker_command
 from tests.support.patience import PATIENCE
 from tests.support.ports import HOST, free_port
 from tests.support.waiting import wait_for

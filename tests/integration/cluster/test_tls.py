@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.book import Book
-from tests.support.broker import broker_command
 from tests.support.certificates import Authority, Identity
 from tests.support.cluster import WAIT_S, Cluster, ClusterNode
 from tests.support.etcd import WHY_NOT
 from tests.support.links import DOWN
+from tests.support.nursery import broker_command
 from tests.support.ports import HOST
 from tests.support.waiting import wait_for
 

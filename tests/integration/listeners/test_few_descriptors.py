@@ -10,7 +10,8 @@ from collections.abc import Callable
 import pytest
 from pamqp import commands
 
-from tests.support.broker import Broker, broker_command
+from tests.support.broker import Broker
+from tests.support.nursery import broker_command
 from tests.support.wire import Wire
 
 DESCRIPTORS = 256

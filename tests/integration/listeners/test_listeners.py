@@ -21,9 +21,9 @@ from pamqp import commands
 from lavinmq.amqp.connection import Connection, welcome_socket
 from lavinmq.listeners.endpoints import TlsInfo
 from tests.conftest import BrokerFactory
-from tests.support.broker import broker_command
 from tests.support.hostile import login
 from tests.support.inside import Inside, inside
+from tests.support.nursery import broker_command
 from tests.support.ports import HOST, free_port
 from tests.support.proxy import entry, ssl_entry, v2
 from tests.support.waiting import wait_for
