@@ -8,29 +8,20 @@ changes per second, what of them went over the network, and processor seconds pe
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import random
-import shutil
-import socket
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from lavinmq import _core
-from lavinmq._cluster import Feed, Follower, Peer, Ring
-from lavinmq.files.changes import Changes
+from perf.micro.two_nodes import RING, two_nodes
 from tests.support.slow_link import pair
 
-RING: Final = 64 << 20
 BATCH: Final = 65_536
 ROWS: Final = ((10_000_000, 60 << 20), (100_000_000, 400 << 20))
 """Bytes per second that the network carries, and how many are to go."""
@@ -52,63 +43,26 @@ def events(chance: random.Random) -> bytes:
 
 def run(root: Path, rate: int, n: int, batches: list[bytes], compression: str) -> str:
     """One row."""
-    (root / "leader").mkdir(parents=True)
-    (root / "follower").mkdir()
-    loop_events = asyncio.new_event_loop()
-    loop = _core.Loop(loop_events, str(root / "leader"), True, lambda *_: None, lambda: None)
-    feed = Feed(Ring(RING))
-    _core.observe_copies(loop, str(root / "leader"), feed.note, feed.address)
-    changes = Changes()
-    changes.note = partial(_core.note_change, loop)
-    ours, theirs = pair(rate)
-    peer = Peer(feed, ours, 0, compression)
-    follower = Follower(Ring(RING), str(root / "follower"))
-    spent: dict[str, float] = {}
-
-    def measured(name: str, work: Callable[[], Any]) -> None:
-        began = time.thread_time()
-        work()
-        spent[name] = time.thread_time() - began
-
-    threads = [
-        threading.Thread(target=measured, args=("leader", peer.serve)),
-        threading.Thread(
-            target=measured, args=("follower", partial(follower.run, theirs, in_blocks=True))
-        ),
-    ]
-    for each in threads:
-        each.start()
-    path = root / "leader" / "file"
-    fd = changes.open(path, os.O_CREAT)
-    began, at = time.monotonic(), 0
-    while at < n:
-        changes.write(path, fd, batches[at // BATCH % len(batches)], at)
-        at += BATCH
-        while feed.head - peer.acked > RING // 2:  # as publishers wait
-            feed.mark()
+    with two_nodes(root, *pair(rate), compression) as nodes:
+        fd = nodes.changes.open(nodes.file, os.O_CREAT)
+        began, at = time.monotonic(), 0
+        while at < n:
+            nodes.changes.write(nodes.file, fd, batches[at // BATCH % len(batches)], at)
+            at += BATCH
+            while nodes.feed.head - nodes.peer.acked > RING // 2:  # as publishers wait
+                nodes.feed.mark()
+                time.sleep(0.002)
+        position = nodes.feed.mark()
+        while nodes.peer.acked < position:
             time.sleep(0.002)
-    position = feed.mark()
-    while peer.acked < position:
-        time.sleep(0.002)
-    took_s = time.monotonic() - began
-    os.close(fd)
-    peer.stop()
-    threads[0].join()
-    ours.shutdown(socket.SHUT_RDWR)
-    threads[1].join()
-    figures = (
-        f"{n / took_s / 1e6:.1f} MB/s, {peer.n_wire / peer.n_sent:.0%} of it on the network;"
-        f" leader {spent['leader'] / n * (1 << 30):.1f} s/GiB,"
-        f" follower {spent['follower'] / n * (1 << 30):.1f} s/GiB"
+        took_s = time.monotonic() - began
+        os.close(fd)
+        share = nodes.peer.n_wire / nodes.peer.n_sent
+    s_per_gib = {name: cpu_s / n * (1 << 30) for name, cpu_s in nodes.cpu_s.items()}
+    return (
+        f"{n / took_s / 1e6:.1f} MB/s, {share:.0%} of it on the network;"
+        f" leader {s_per_gib['leader']:.1f} s/GiB, follower {s_per_gib['follower']:.1f} s/GiB"
     )
-    peer.close()
-    follower.close()
-    loop.stop()
-    loop_events.close()
-    for sock in (ours, theirs):
-        sock.close()
-    shutil.rmtree(root)
-    return figures
 
 
 def main() -> None:
