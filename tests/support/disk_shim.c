@@ -77,7 +77,8 @@ static char root[PATH_MAX];
 static size_t root_len;
 static int log_fd = -1;
 
-__attribute__((constructor)) static void begin(void)
+/* Also called by a process that has forked, and has other variables by now (nursery.py). */
+__attribute__((constructor)) void disk_shim_begin(void)
 {
     const char* place = getenv("DISK_SHIM_ROOT");
     const char* steering = getenv("DISK_SHIM_CONTROL");

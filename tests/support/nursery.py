@@ -3,14 +3,15 @@
 Four fifths of what a start costs is to load them, and a run of the tests has a thousand starts. The
 process is one for each worker, begins with the first broker, and makes nothing itself: what it
 forks gets the arguments, variables, directory, umask and limits that a new interpreter would have,
-and goes on as `python -m lavinmq`. Who wants another program, or variables that the interpreter or
-the loader reads (a library to preload), gets a new interpreter; so do all with
-`LAVINMQ_TEST_COMMAND`.
+and goes on as `python -m lavinmq`. One more has the shim of `disk.py` preloaded, for brokers with a
+disk of their own. Who wants another program, or other variables that the interpreter or the loader
+reads, gets a new interpreter; so do all with `LAVINMQ_TEST_COMMAND`.
 """
 
 from __future__ import annotations
 
 import atexit
+import ctypes
 import json
 import os
 import resource
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import IO, Any
 
 COMMAND_VARIABLE = "LAVINMQ_TEST_COMMAND"
+DISK_VARIABLE = "DISK_SHIM_ROOT"
 ROOT = Path(__file__).resolve().parents[2]
 MOST_BYTES = 1 << 17
 """Of an order: what a socket takes as one message."""
@@ -80,16 +82,17 @@ class Forked:
 
 
 class Nursery:
-    """The process that forks brokers."""
+    """The process that forks brokers, with a library preloaded or none."""
 
-    def __init__(self) -> None:
+    def __init__(self, preload: str) -> None:
+        own = {"LD_PRELOAD": preload} if preload else {}
         self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lock = threading.Lock()
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __spec__.name, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=ROOT,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno()], env=os.environ | own,
             )  # fmt: skip
         atexit.register(self.close)
 
@@ -122,7 +125,7 @@ class Nursery:
 
 
 Process = subprocess.Popen[bytes] | Forked
-_nurseries: dict[int, Nursery] = {}
+_nurseries: dict[tuple[int, str], Nursery] = {}
 _making = threading.Lock()
 
 
@@ -141,7 +144,7 @@ def begin(
     """
     rest = {k: v for k, v in os.environ.items() if not k.startswith("LAVINMQ_")}
     if not command and COMMAND_VARIABLE not in os.environ and _are_ours(env):
-        return _nursery().fork(args, rest | env, log.fileno())
+        return _nursery(env.get("LD_PRELOAD", "")).fork(args, rest | env, log.fileno())
     return subprocess.Popen(
         [*(command or broker_command()), *args], stdin=subprocess.DEVNULL, stdout=log,
         stderr=subprocess.STDOUT, env=rest | env,
@@ -149,17 +152,22 @@ def begin(
 
 
 def _are_ours(env: dict[str, str]) -> bool:
-    """Whether only a broker reads these variables."""
-    return all(name.startswith("LAVINMQ_") for name in env)
+    """Whether only a broker reads these variables, or the shim of a disk."""
+    has_disk = DISK_VARIABLE in env
+    return all(
+        name.startswith("LAVINMQ_")
+        or (has_disk and (name.startswith("DISK_SHIM_") or name == "LD_PRELOAD"))
+        for name in env
+    )
 
 
-def _nursery() -> Nursery:
+def _nursery(preload: str) -> Nursery:
     """That of this process."""
     with _making:
-        pid = os.getpid()
-        if pid not in _nurseries:
-            _nurseries[pid] = Nursery()
-        return _nurseries[pid]
+        key = os.getpid(), preload
+        if key not in _nurseries:
+            _nurseries[key] = Nursery(preload)
+        return _nurseries[key]
 
 
 def _umask() -> int:
@@ -210,6 +218,8 @@ def _become(order: dict[str, Any], log: int) -> None:
         resource.setrlimit(which, (soft, hard))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = ["lavinmq", *order["argv"]]
+    if DISK_VARIABLE in os.environ:
+        ctypes.CDLL(None).disk_shim_begin()
 
 
 if __name__ == "__main__":

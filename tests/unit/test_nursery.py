@@ -6,11 +6,13 @@ import os
 import resource
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from lavinmq import __version__
+from tests.support.disk import Call, Disk, compile_shim
 from tests.support.nursery import COMMAND_VARIABLE, Forked, Process, begin
 from tests.support.waiting import wait_for
 
@@ -101,3 +103,19 @@ def test_another_program_is_started_as_it_is(tmp_path: Path) -> None:
         process = begin([sys.executable, "-c", "import sys; sys.exit(3)"], [], {}, log)
 
     assert process.wait(60) == 3
+
+
+def test_a_broker_with_a_disk_of_its_own_has_what_it_does_there_noted(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    disk = Disk(compile_shim(tmp_path), data, tmp_path)
+    env = disk.env(log=True)
+    with closing(disk), (tmp_path / "log").open("ab") as log:
+        process = begin([], ["-D", str(data), "-p", "0", "--http-port=-1"], env, log)
+        try:
+            wait_for(lambda: disk.log_path.exists() and bool(disk.records()), "nothing is noted")
+        finally:
+            process.kill()
+            process.wait(60)
+
+    assert isinstance(process, Forked)
+    assert Call.MKDIR in {record.kind for record in disk.records()}

@@ -28,7 +28,7 @@ from tests.support.segments import (
     segment_numbers,
     segment_path,
 )
-from tests.unit.store.conftest import MakeBench
+from tests.unit.store.conftest import MakeBench, fill
 
 NAME = "q"
 SEGMENT_SIZE = 4096
@@ -40,14 +40,7 @@ HEADER = struct.pack("<i", 4)
 def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a queue of several segments, without acks."""
     directory = tmp_path_factory.mktemp("intact")
-    with closing(Bench(directory)) as bench:
-        queue = bench.queue(NAME, SEGMENT_SIZE)
-        random_ = random.Random(5)
-        for number in range(MESSAGES):
-            body = b"%06d" % number + random_.randbytes(random_.randrange(120))
-            bench.send(publish(NAME.encode(), body, b"\x10\0\x02"))
-        bench.run()
-        queue.close()
+    fill(directory, NAME, SEGMENT_SIZE, MESSAGES, 120)
     return directory / NAME
 
 

@@ -25,7 +25,7 @@ from tests.support.segments import Record, read_segment, segment_numbers, segmen
 from tests.support.streams import NAME as STREAM
 from tests.support.streams import StreamBench
 from tests.support.sums import BLOCK, know, know_all
-from tests.unit.store.conftest import MakeBench
+from tests.unit.store.conftest import MakeBench, fill
 
 NAME = "q"
 SEGMENT_SIZE = 300_000
@@ -37,14 +37,7 @@ LARGE = 1 << 20
 def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory with a queue of a few segments."""
     root = tmp_path_factory.mktemp("intact")
-    with closing(Bench(root)) as bench:
-        queue = bench.queue(NAME, SEGMENT_SIZE)
-        chance = random.Random(5)
-        for number in range(MESSAGES):
-            body = b"%06d" % number + chance.randbytes(chance.randrange(6000))
-            bench.send(publish(NAME.encode(), body, b"\x10\0\x02"))
-            bench.run()
-        queue.close()
+    fill(root, NAME, SEGMENT_SIZE, MESSAGES, 6000)
     return root
 
 
