@@ -18,13 +18,13 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from lavinmq._cluster import BlockSender, Feed, Peer, sync_file_systems
+from lavinmq._cluster import BlockSender, Feed, Peer
 from lavinmq.backup.taking import Taking
 from lavinmq.cluster import frames, joining, speech
 from lavinmq.cluster.certificates import HandshakeError
 from lavinmq.cluster.etcd import EtcdError
 from lavinmq.cluster.frames import Connection, Link, PeerError
-from lavinmq.files import file_systems
+from lavinmq.cluster.telling import Telling
 from lavinmq.files.snapshot import SnapshotError
 from lavinmq.integrity.guard import DamagedError
 from lavinmq.listeners.endpoints import plain, shown
@@ -60,8 +60,6 @@ STAGE_S: Final = 600.0
 """In which a follower has to bring to its disk what it has got."""
 HAND_OVER_S: Final = 3.0
 SEND_S: Final = 30.0
-TELL_S: Final = 0.5
-"""Between two times that followers with readers are told what all nodes have on disk."""
 _log = log.get("lmq.cluster")
 
 T = TypeVar("T")
@@ -160,12 +158,7 @@ class Leading:
         """Since when fewer nodes in sync are there than there have to be; 0: enough are."""
         self._said = ("", "")
         """Who has gone last, and why."""
-        self._told = -1
-        """Up to which position followers with readers know that all nodes have it on disk."""
-        self._telling: asyncio.Task[Any] | None = None
-        self._file_systems: list[int] = []
-        """Descriptors of the data directory and of others that it leads to, once they are needed.
-        They stay open: what could not be written meanwhile is told by them alone."""
+        self._telling = Telling(broker, feed, self._has_readers)
         self._maybe: set[str] = set()
         """Nodes of a change of the set of which nobody knows whether it was made."""
         self._require()
@@ -190,10 +183,7 @@ class Leading:
             task.cancel()
         for session in self.sessions:
             session.end()
-        if self._telling is not None:
-            self._telling.cancel()
-        while self._file_systems:
-            os.close(self._file_systems.pop())
+        self._telling.close()
 
     async def hand_over(self) -> None:
         """The broker has stopped: have the followers in sync get all that it did, for a while."""
@@ -292,7 +282,7 @@ class Leading:
                 session.is_coming = True
                 self._start(self._take_in(session, peer))
         self._refuse()
-        self._tell()
+        self._telling.look()
         if self._is_in_the_way():
             self._on_lost("its followers do not reach it, and could do without it")
             return
@@ -316,37 +306,9 @@ class Leading:
         could_go = len(self.in_sync - self._gone() - slow) >= self.least
         return could_go or not frames.is_heard(session.tcp, SILENT_S)
 
-    def _tell(self) -> None:
-        """Have followers with readers know what all nodes have on disk, if there is more of it."""
-        has_readers = any(each.has_readers and each.peer is not None for each in self.sessions)
-        is_busy = self._telling is not None and not self._telling.done()
-        if has_readers and not is_busy and self._feed.changed > self._told:
-            self._telling = self._events.create_task(self._tell_what_all_have())
-
-    async def _tell_what_all_have(self) -> None:
-        """One round of that. A confirm waits for the files of its message alone; here all that was
-        changed has to be on the disk of this node, too."""
-        root = self._broker.config.data_dir
-        try:
-            if not self._file_systems:
-                for path in (root, *file_systems.others(root)):
-                    self._file_systems.append(os.open(path, os.O_RDONLY | os.O_DIRECTORY))
-        except OSError as error:
-            _log.warning("followers do not hear what all have: %s", error)
-            await asyncio.sleep(STUCK_S)
-            return
-        position = self._feed.mark()
-        try:
-            await self._events.run_in_executor(None, sync_file_systems, [*self._file_systems])
-        except OSError as error:
-            self._broker.disk.on_unsure(root, error.errno or 0)
-            return
-        while not self._feed.has(position):
-            await asyncio.sleep(LOOK_S)
-        self._told = position
-        self._feed.tell(position)
-        self._feed.mark()  # which says so
-        await asyncio.sleep(TELL_S)
+    def _has_readers(self) -> bool:
+        """Whether a follower is there that serves readers."""
+        return any(each.has_readers and each.peer is not None for each in self.sessions)
 
     def _is_in_the_way(self) -> bool:
         """Whether it has not been able to acknowledge for long, while others could that are alive,
@@ -577,7 +539,7 @@ class Leading:
     ) -> Peer:
         session.peer = Peer(self._feed, sock, position, compression)
         if session.has_readers:
-            self._told = -1  # it has come further than what was told before
+            self._telling.begin_anew()
         self._said = ("", "")
         self._require()
         return session.peer

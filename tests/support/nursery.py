@@ -3,9 +3,9 @@
 Four fifths of what a start costs is to load them, and a run of the tests has a thousand starts. The
 process is one for each worker, begins with the first broker, and makes nothing itself: what it
 forks gets the arguments, variables, directory, umask and limits that a new interpreter would have,
-and goes on as `python -m lavinmq`. One more has the shim of `disk.py` preloaded, for brokers with a
-disk of their own. Who wants another program, or other variables that the interpreter or the loader
-reads, gets a new interpreter; so do all with `LAVINMQ_TEST_COMMAND`.
+and goes on as `python -m lavinmq`, or as a script of a test. One more has the shim of `disk.py`
+preloaded, for brokers with a disk of their own. Who wants another program, or other variables that
+the interpreter or the loader reads, gets a new interpreter; so do all with `LAVINMQ_TEST_COMMAND`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import ctypes
 import json
 import os
 import resource
+import runpy
 import select
 import shlex
 import signal
@@ -101,10 +102,12 @@ class Nursery:
         self._sock.close()
         self._process.wait()
 
-    def fork(self, argv: Sequence[str], env: Mapping[str, str], log: int) -> Forked:
-        """Have a broker start. Raises: RuntimeError: the nursery is gone."""
+    def fork(
+        self, script: str, argv: Sequence[str], env: Mapping[str, str], log: int
+    ) -> Forked:  # fmt: skip
+        """Have a broker start, or a script. Raises: RuntimeError: the nursery is gone."""
         order = {
-            "argv": list(argv), "env": dict(env), "cwd": os.getcwd(), "umask": _umask(),
+            "argv": [script, *argv], "env": dict(env), "cwd": os.getcwd(), "umask": _umask(),
             "limits": [[each, *resource.getrlimit(each)] for each in LIMITS],
         }  # fmt: skip
         return Forked(self, self._answer(order, [log]))
@@ -143,8 +146,11 @@ def begin(
         the broker.
     """
     rest = {k: v for k, v in os.environ.items() if not k.startswith("LAVINMQ_")}
-    if not command and COMMAND_VARIABLE not in os.environ and _are_ours(env):
-        return _nursery(env.get("LD_PRELOAD", "")).fork(args, rest | env, log.fileno())
+    is_script = len(command) == 2 and command[0] == sys.executable and command[1].endswith(".py")
+    is_ours = (is_script or not command) and _are_ours(env)
+    if is_ours and COMMAND_VARIABLE not in os.environ:
+        nursery, script = _nursery(env.get("LD_PRELOAD", "")), command[1] if is_script else ""
+        return nursery.fork(script, args, rest | env, log.fileno())
     return subprocess.Popen(
         [*(command or broker_command()), *args], stdin=subprocess.DEVNULL, stdout=log,
         stderr=subprocess.STDOUT, env=rest | env,
@@ -157,7 +163,8 @@ def _are_ours(env: dict[str, str]) -> bool:
     return all(
         name.startswith("LAVINMQ_")
         or (has_disk and (name.startswith("DISK_SHIM_") or name == "LD_PRELOAD"))
-        for name in env
+        or (name, value) == ("PYTHONPATH", str(ROOT))  # the nursery finds our modules, too
+        for name, value in env.items()
     )
 
 
@@ -185,7 +192,7 @@ def _ends_within(end: int, seconds: float) -> bool:
 
 
 def _serve(sock: socket.socket) -> list[str]:
-    """Fork until the other end is closed. Returns: in a child, its arguments."""
+    """Fork until the other end is closed. Returns: in a child, its script and its arguments."""
     while True:
         text, fds, _, _ = socket.recv_fds(sock, MOST_BYTES, 1)
         if not text:
@@ -217,7 +224,7 @@ def _become(order: dict[str, Any], log: int) -> None:
     for which, soft, hard in order["limits"]:
         resource.setrlimit(which, (soft, hard))
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.argv = ["lavinmq", *order["argv"]]
+    sys.argv = order["argv"]
     if DISK_VARIABLE in os.environ:
         ctypes.CDLL(None).disk_shim_begin()
 
@@ -228,5 +235,7 @@ if __name__ == "__main__":
     import lavinmq.http.listeners
     import lavinmq.server
 
-    arguments = _serve(socket.socket(fileno=int(sys.argv[1])))
-    sys.exit(lavinmq.__main__.main(arguments))
+    script, *arguments = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if not script:
+        sys.exit(lavinmq.__main__.main(arguments))
+    runpy.run_path(script, run_name="__main__")

@@ -119,3 +119,16 @@ def test_a_broker_with_a_disk_of_its_own_has_what_it_does_there_noted(tmp_path: 
 
     assert isinstance(process, Forked)
     assert Call.MKDIR in {record.kind for record in disk.records()}
+
+
+def test_a_script_of_a_test_is_forked_as_a_program(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\nif __name__ == '__main__':\n    print(sys.argv)\n    sys.exit(4)"
+    )
+    with (tmp_path / "log").open("ab") as log:
+        process = begin([sys.executable, str(script)], ["-p", "1"], {}, log)
+
+    assert process.wait(60) == 4
+    assert isinstance(process, Forked)
+    assert (tmp_path / "log").read_text() == f"{[str(script), '-p', '1']}\n"
