@@ -231,7 +231,11 @@ def _become(order: dict[str, Any], log: int) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who runs the tests
+    import tornado.platform.asyncio  # noqa: F401
+    import uvloop  # noqa: F401
+
     import lavinmq.__main__
+    import lavinmq.cluster.run
     import lavinmq.http.listeners
     import lavinmq.server
 
