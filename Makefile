@@ -24,6 +24,7 @@ CHAOS_SEED ?= 1
 RELEASE ?=
 PROFILE ?=
 NEXT_KEY ?=
+REHEARSAL ?=
 ARCH ?=
 FREEZER ?=
 DESTDIR ?=
@@ -140,8 +141,14 @@ test-binary: $(DEVELOPED) $(CLIENTS)  ## run tests of the broker against dist/la
 compare-binaries: build  ## build every form of the binary and measure them, as in docs/packaging.md
 	$(IN_VENV) packaging/freeze/compare.py $(ARGS)
 
+# What others get is of the release form; REHEARSAL=1 makes it of any, marked by its name.
+export REHEARSAL
+ifeq ($(REHEARSAL),)
+deb rpm image publish: RELEASE = 1
+deb rpm image publish: BASE = 2.31
+endif
 $(EXECUTABLE):
-	$(MAKE) binary
+	$(MAKE) binary BASE=$(BASE) RELEASE=$(RELEASE)
 
 install: build $(EXECUTABLE)  ## install dist/lavinmq and all that goes with it below DESTDIR=/somewhere
 	$(IN_VENV) packaging/install.py --layout $(LAYOUT) --arch $(ARCHITECTURE) "$(if $(DESTDIR),$(DESTDIR),/)"
@@ -181,14 +188,14 @@ repo: $(INSTALLED)  ## make signed repositories of dist/packages: KEY=name of a 
 	.ci/setup-debian.sh packages
 	$(IN_VENV) packaging/repository.py --key "$(KEY)" $(NEXT_KEY:%=--next-key "%") --url "$(URL)" $(ARGS)
 
-publish: build dist/lavinmq  ## gather a release in dist/release with signed checksums and notes: KEY=...; ARGS="--arch amd64 --arch arm64"
+publish: build $(EXECUTABLE)  ## gather a release in dist/release with signed checksums and notes: KEY=...; ARGS="--arch amd64 --arch arm64"
 	.ci/setup-debian.sh packages
 	$(IN_VENV) packaging/publish.py --key "$(KEY)" $(ARGS)
 
 reproduce: build $(EXECUTABLE)  ## build dist/lavinmq and its packages again elsewhere, and compare; ARGS=--quick
 	$(IN_VENV) packaging/reproduce.py --arch $(ARCHITECTURE) --jobs $(JOBS) $(ARGS)
 
-test-packages: build $(DEVELOPED) dist/lavinmq  ## install the packages into fresh systems and run them; needs root
+test-packages: build $(DEVELOPED) $(EXECUTABLE)  ## install the packages into fresh systems and run them; needs root
 	.ci/setup-debian.sh packages
 	@# In a worker: a test that hangs ends its process, and this one still tells of all the others.
 	PACKAGE_TESTS=1 $(IN_VENV) -m pytest -n 1 --timeout 1800 tests/packaging/test_deb.py tests/packaging/test_systems.py tests/packaging/test_rpm.py \

@@ -22,13 +22,13 @@ def build(architecture: str, revision: str, output: Path, *, check: bool) -> lis
 
     Raises: PackagingError, CalledProcessError.
     """
+    version = f"{release.package_version()}-{release.numbered(revision, architecture)}"
     work = release.BUILD / "deb/lavinmq"
     shutil.rmtree(work.parent, ignore_errors=True)
     install.install(work / "root", install.LAYOUTS["deb"], architecture)
     (work / "dist").mkdir()
     for path in (release.debug_file(architecture), release.place(architecture) / "lavinmq.json"):
         shutil.copy2(path, work / "dist")
-    version = f"{release.package_version()}-{revision}"
     recipe(work, version, architecture)
     release.run(
         "dpkg-buildpackage", "--build=binary", "--unsigned-changes", "--no-sign",

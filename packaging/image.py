@@ -150,6 +150,8 @@ def broker(root: Path, architecture: str) -> None:
 
 def build(architecture: str, output: Path) -> Path:
     """Build the image and return its directory. Raises: PackagingError, CalledProcessError."""
+    if not release.is_rehearsal():
+        release.released(architecture)
     work = release.BUILD / "image"
     shutil.rmtree(work, ignore_errors=True)
     try:
@@ -164,14 +166,19 @@ def build(architecture: str, output: Path) -> Path:
         "schemaVersion": 2, "mediaType": MANIFEST, "config": config,
         "layers": [layer.descriptor for layer in layers],
     }  # fmt: skip
-    layout.finish(layout.blob(MANIFEST, json.dumps(manifest).encode()), release.version())
+    layout.finish(layout.blob(MANIFEST, json.dumps(manifest).encode()), _tag())
     return output
+
+
+def _tag() -> str:
+    """Return what images that are made now are called."""
+    return f"{release.version()}-{release.REHEARSED}" if release.is_rehearsal() else release.version()
 
 
 def combine(images: Sequence[Path], output: Path) -> Path:
     """Put images for several processors under one name, of which a host takes the one that fits.
 
-    Raises: PackagingError when one of them is missing.
+    Raises: PackagingError when one of them is missing, or is of another version or a rehearsal.
     """
     layout = Layout(output)
     manifests = []
@@ -179,6 +186,9 @@ def combine(images: Sequence[Path], output: Path) -> Path:
         if not (image / "index.json").exists():
             raise release.PackagingError(f"{image} is missing: make image, make image ARCH=arm64")
         (named,) = json.loads((image / "index.json").read_text())["manifests"]
+        tag = named["annotations"]["org.opencontainers.image.ref.name"]
+        if tag != _tag():
+            raise release.PackagingError(f"{image} is of {tag}, not of {_tag()}: make image")
         for blob in (image / "blobs/sha256").iterdir():
             shutil.copy2(blob, output / "blobs/sha256")
         config = _blob(image, _blob(image, named)["config"])
@@ -186,7 +196,7 @@ def combine(images: Sequence[Path], output: Path) -> Path:
         described = {key: named[key] for key in ("mediaType", "digest", "size")}
         manifests.append({**described, "platform": platform})
     index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests}
-    layout.finish(layout.blob(INDEX, json.dumps(index).encode()), release.version())
+    layout.finish(layout.blob(INDEX, json.dumps(index).encode()), _tag())
     return output
 
 

@@ -2,7 +2,8 @@
 
 The version is that of `lavinmq/__init__.py`, in the spelling of the kind of package; the date is
 SOURCE_DATE_EPOCH, else that of the last commit, so that builds can be repeated. Architectures have
-Debian's names, here and in dist/lavinmq.json.
+Debian's names, here and in dist/lavinmq.json. What others get is made of the release form alone;
+with REHEARSAL=1 of any executable, and marked by its name.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "packaging/freeze"))
+import fetch
+
 DIST = ROOT / "dist"
 PACKAGES = DIST / "packages"
 BUILD = Path(os.environ.get("PACKAGING_BUILD_DIR", ROOT / "build/packages"))
@@ -30,6 +34,8 @@ HOST = {rpm: debian for debian, rpm in RPM_ARCHITECTURES.items()}.get(platform.m
 EPOCH = 1
 """What comes before the version of a package, and never goes back: by it ours is newer than any of
 the original, which has none (decision record 0027)."""
+REHEARSED = "rehearsal"
+"""What names what nobody is to get; "~" before it in a number: any other package is newer."""
 RPMLINT = ROOT / "rpm/rpmlint.toml"
 MAINTAINER = os.environ.get("MAINTAINER", "The lavinmq maintainers <maintainers@lavinmq.invalid>")
 
@@ -88,6 +94,47 @@ def executable(architecture: str) -> dict[str, Any]:
             f"{shown} is {described['version']}, the sources are {version()}: {remedy}"
         )
     return described
+
+
+def released(architecture: str) -> dict[str, Any]:
+    """Return what is known of an executable that others may get.
+
+    Raises: PackagingError for the plain form, one for newer systems alone, and other sources.
+    """
+    described = executable(architecture)
+    remedy = "make binary BASE=2.31 RELEASE=1"
+    remedy += "" if architecture == HOST else f" ARCH={architecture}"
+    if described["sources"] != fetch.digest():
+        raise PackagingError(f"the executable for {architecture} is of other sources: {remedy}")
+    if not described["release"] or described["base"] == "native":
+        raise PackagingError(
+            f"the executable for {architecture} is not a release for older systems: {remedy}"
+            " (REHEARSAL=1 makes packages of it that are only for trying)"
+        )
+    return described
+
+
+def is_rehearsal() -> bool:
+    """Return whether all of this is for trying how a release is made."""
+    return bool(os.environ.get("REHEARSAL"))
+
+
+def numbered(number: str, architecture: str) -> str:
+    """Return the number behind the version of a package; in a rehearsal it is marked.
+
+    Raises: PackagingError for an executable that others may not get, except in a rehearsal.
+    """
+    if is_rehearsal():
+        return f"{number}~{REHEARSED}"
+    released(architecture)
+    return number
+
+
+def refuse_rehearsed(packages: Iterable[Path]) -> None:
+    """Keep from others what a rehearsal has made. Raises: PackagingError."""
+    marked = sorted(path.name for path in packages if f"~{REHEARSED}" in path.name)
+    if marked and not is_rehearsal():
+        raise PackagingError(f"made in a rehearsal, remove: {', '.join(marked)}")
 
 
 def add_architecture(parser: argparse.ArgumentParser) -> None:

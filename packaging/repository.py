@@ -56,6 +56,7 @@ def build(
     debs, rpms = sorted(packages.glob("*.deb")), sorted(packages.glob("*.rpm"))
     if not debs and not rpms:
         raise release.PackagingError(f"no packages in {packages}: make deb rpm")
+    release.refuse_rehearsed([*debs, *rpms, *output.rglob("*.deb"), *output.rglob("*.rpm")])
     output.mkdir(parents=True, exist_ok=True)
     (output / KEY_NAME).write_bytes(public)
     if debs:

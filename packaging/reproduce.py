@@ -57,6 +57,8 @@ def again(architecture: str, place: Path, *, quick: bool, jobs: int) -> list[tup
         _copy_cache(place)
     environment = {
         **release.repeatable(),
+        # Others than a release have packages, too, that nobody is to get.
+        "REHEARSAL": "" if described["release"] and described["base"] != "native" else "1",
         "PYTHONPATH": os.pathsep.join((str(place), os.environ.get("PYTHONPATH", ""))),
         "PACKAGING_BUILD_DIR": str(place / "build/packages"),
         **(FASTER if quick else {}),

@@ -23,6 +23,7 @@ def build(architecture: str, number: str, output: Path, *, check: bool) -> list[
 
     Raises: PackagingError, CalledProcessError.
     """
+    number = release.numbered(number, architecture)
     machine = release.RPM_ARCHITECTURES[architecture]
     work = release.BUILD / "rpm"
     shutil.rmtree(work, ignore_errors=True)

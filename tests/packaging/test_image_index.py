@@ -26,7 +26,7 @@ def layout(path: Path, architecture: str) -> Path:
     described = made.blob(image.CONFIG, json.dumps(config).encode())
     layer = made.blob(image.LAYER, architecture.encode())
     manifest = {"schemaVersion": 2, "config": described, "layers": [layer]}
-    made.finish(made.blob(image.MANIFEST, json.dumps(manifest).encode()), "1.0")
+    made.finish(made.blob(image.MANIFEST, json.dumps(manifest).encode()), release.version())
     return path
 
 
