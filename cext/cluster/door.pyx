@@ -36,12 +36,12 @@ cdef class Ring:
     @property
     def first(self) -> int:
         """From this position on it has all."""
-        return self.r.first
+        return position_hear(&self.r.first)
 
     @property
     def head(self) -> int:
         """The position behind the last change."""
-        return self.r.head
+        return position_hear(&self.r.head)
 
     def reset(self, u64 position) -> None:
         """Forget all, and begin at a position. Raises RuntimeError while it is used."""
@@ -272,7 +272,9 @@ cdef class Peer:
 
     @is_required.setter
     def is_required(self, bint value) -> None:
+        pthread_mutex_lock(&self.feed.f.lock)
         self.p.is_required = value
+        pthread_mutex_unlock(&self.feed.f.lock)
         wake(self.feed.f.copied_fd)
 
     @property
@@ -358,17 +360,17 @@ cdef class Follower:
     @property
     def applied(self) -> int:
         """Position up to which all was done."""
-        return self.w.applied
+        return position_hear(&self.w.applied)
 
     @property
     def synced(self) -> int:
         """Position up to which all is on disk."""
-        return self.w.synced
+        return position_hear(&self.w.synced)
 
     @property
     def common(self) -> int:
         """Position up to which the disks of all nodes in sync have all. See the stub."""
-        return self.w.common
+        return position_hear(&self.w.common)
 
     def run(self, sock, u64 until=0, bint is_lazy=False, bint is_lenient=False,
             bint in_blocks=False) -> tuple:
@@ -387,7 +389,8 @@ cdef class Follower:
             end = follow_run(&self.w)
             error = errno
             if end != FOLLOW_THERE:
-                self.ring.r.head = self.w.applied   # of what has come in part there is nothing
+                # Of what has come in part there is nothing.
+                position_tell(&self.ring.r.head, self.w.applied)
         if end == FOLLOW_THERE:
             return ("there", "")
         why = unpacker_words(&self.w.unpack)

@@ -175,14 +175,14 @@ cdef void feed_note(void* owner, u64 position, u8 kind, const char* path, const 
 
 cdef void feed_look_behind(feed_t* f) noexcept nogil:
     """Under the lock: learn whether a follower in sync is so far behind that publishers wait, until
-    it has made up for half of that."""
+    it has made up for half of that. The loop looks at it without the lock, too."""
     cdef u64 most = f.ring.size // (4 if f.is_behind else 2)
     cdef peer_t* p = f.peers
-    f.is_behind = False
+    cdef bint is_behind = False
     while p != NULL:
-        if p.is_required and f.ring.head - p.acked > most:
-            f.is_behind = True
+        is_behind |= p.is_required and f.ring.head - p.acked > most
         p = p.next
+    f.is_behind = is_behind
 
 
 cdef bint feed_wake(copies_t* copies) noexcept nogil:

@@ -4,7 +4,7 @@
 # What comes goes into the ring first, where it stays for others to have if this node leads one day.
 # It is synced when the leader asks (ENTRY_MARK), for all that has come by then, and else after a
 # moment or a lot.
-# Called by door.pyx, without the GIL.
+# Called by door.pyx, without the GIL; other threads hear of its positions meanwhile.
 
 cdef enum:
     FOLLOW_READ = 1048576
@@ -47,7 +47,7 @@ cdef int follow_ack(follow_t* w) noexcept nogil:
     w.synced_ns = clock_ns()
     if w.synced == w.applied:
         return -1
-    w.synced = w.applied
+    position_tell(&w.synced, w.applied)
     put_le64(ack, w.synced)
     if not channel_send_all(&w.wire, ack, 8, FOLLOW_ACK_MS):
         return FOLLOW_LOST
@@ -78,16 +78,16 @@ cdef int follow_take(follow_t* w) noexcept nogil:
         if w.ring.head - w.applied < size:
             break
         if p[4] == ENTRY_MARK:
-            w.applied += size
+            position_tell(&w.applied, w.applied + size)
             if le64(p + 16) > w.common and le64(p + 16) <= w.applied:
-                w.common = le64(p + 16)
+                position_tell(&w.common, le64(p + 16))
             if w.common >= w.changed:
-                w.common = w.applied    # nothing but marks has come since
+                position_tell(&w.common, w.applied)     # nothing but marks has come since
             is_asked = is_asked or not w.is_lazy or (w.stop_at and w.applied >= w.stop_at)
             continue
         if apply_entry(&w.apply, p, w.applied):
             return FOLLOW_FULL if w.apply.is_full else FOLLOW_REFUSED
-        w.applied += size
+        position_tell(&w.applied, w.applied + size)
         w.changed = w.applied
         follow_note(w.ring.touched, p, w.applied)
         if w.apply.unsynced > (<u64>FOLLOW_UNSYNCED_LAZY if w.is_lazy else <u64>FOLLOW_UNSYNCED):
@@ -147,7 +147,7 @@ cdef int follow_run(follow_t* w) noexcept nogil:
             if errno != EAGAIN and errno != EINTR:
                 return FOLLOW_GARBLED if errno == EBADMSG else FOLLOW_LOST
             continue
-        w.ring.head += <u64>k
+        position_tell(&w.ring.head, w.ring.head + <u64>k)
         end = follow_take(w)
         if end >= 0:
             return end

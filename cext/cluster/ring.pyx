@@ -33,8 +33,15 @@ cdef enum:
 cdef extern from *:
     """
     #define reads_before() __atomic_thread_fence(__ATOMIC_ACQUIRE)
+    #define writes_before() __atomic_thread_fence(__ATOMIC_RELEASE)
+    #define position_tell(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
+    #define position_hear(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
     """
     void reads_before() nogil   # what is read above it was read before what is read below
+    void writes_before() nogil  # the same of what is written
+    # Who hears of a position in another thread sees all that was done before it was told.
+    void position_tell(u64* p, u64 v) nogil
+    u64 position_hear(u64* p) nogil
 
 cdef struct ring_t:
     u8* base
@@ -87,6 +94,7 @@ cdef inline u8* ring_at(const ring_t* r, u64 position) noexcept nogil:
 
 
 cdef inline void ring_make_room(ring_t* r, u64 n) noexcept nogil:
-    """Give up the oldest, so that n bytes fit behind the head."""
+    """Give up the oldest, so that n bytes fit behind the head, before anything is written there."""
     if r.head + n - r.first > r.size:
         r.first = r.head + n - r.size
+        writes_before()

@@ -12,8 +12,9 @@ cdef void observe_by(Loop loop, int which, root, size_t note, size_t owner):
     cdef observer_t* o = &loop.observers[which]
     if loop.observed_root != root:      # a thread may be in a note for who observed before
         loop.observed_root = root
-    o.note = <observe_t>note
-    o.owner = <void*>owner
+    if note:                            # else one may still be on its way to who was told
+        o.note = <observe_t>note
+        o.owner = <void*>owner
     o.root = PyBytes_AS_STRING(loop.observed_root)
     o.root_len = <size_t>PyBytes_GET_SIZE(loop.observed_root)
     loop.is_observed[which] = note != 0
@@ -22,15 +23,12 @@ cdef void observe_by(Loop loop, int which, root, size_t note, size_t owner):
 
 cdef void link_observers(Loop loop):
     """Have those told that want to be. Other threads may be telling meanwhile."""
-    loop.observers[OBSERVER_COPIES].next = NULL
+    cdef observer_t* o = &loop.observers[OBSERVER_OTHER]
+    cdef observer_t* copies = NULL
     if loop.is_observed[OBSERVER_COPIES]:
-        loop.observers[OBSERVER_OTHER].next = &loop.observers[OBSERVER_COPIES]
-    else:
-        loop.observers[OBSERVER_OTHER].next = NULL
-    if loop.is_observed[OBSERVER_OTHER]:
-        loop.t.observer = &loop.observers[OBSERVER_OTHER]
-    else:
-        loop.t.observer = loop.observers[OBSERVER_OTHER].next
+        copies = &loop.observers[OBSERVER_COPIES]   # its own `next` is never anything but NULL
+    observer_link(&o.next, copies)
+    observer_link(&loop.t.observer, o if loop.is_observed[OBSERVER_OTHER] else copies)
 
 
 def observe(Loop loop, str root, size_t note, size_t owner=0) -> None:

@@ -26,8 +26,13 @@ cdef extern from "<sys/uio.h>" nogil:
 cdef extern from *:
     """
     #define next_position(p) __atomic_add_fetch((p), 1, __ATOMIC_SEQ_CST)
+    #define observer_link(p, o) __atomic_store_n((p), (o), __ATOMIC_RELEASE)
+    #define observer_linked(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
     """
     u64 next_position(u64* p) nogil
+    # Who finds an observer in another thread finds in it what it was given before.
+    void observer_link(observer_t** p, observer_t* o) nogil
+    observer_t* observer_linked(observer_t** p) nogil
 
 cdef enum:
     PATH_MAX_BYTES = 4096
@@ -41,7 +46,7 @@ cdef void change_note(loop_t* loop, u8 kind, const char* path, const char* targe
     """Tell who observes of a change that has been made; errno stays. From any thread.
 
     `data`: what the file holds from start to end; NULL: whoever wants it reads it."""
-    cdef observer_t* o = loop.observer
+    cdef observer_t* o = observer_linked(&loop.observer)
     cdef const char* to = NULL
     cdef int error = errno
     if o == NULL or strncmp(path, o.root, o.root_len) or path[o.root_len] != c"/":
@@ -51,7 +56,7 @@ cdef void change_note(loop_t* loop, u8 kind, const char* path, const char* targe
     while o != NULL:                    # they all observe the same directory
         o.note(o.owner, next_position(&o.position), kind, path + o.root_len + 1, to, fd, data,
                start, end)
-        o = o.next
+        o = observer_linked(&o.next)
     set_errno(error)
 
 
