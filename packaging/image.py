@@ -172,7 +172,8 @@ def build(architecture: str, output: Path) -> Path:
 
 def _tag() -> str:
     """Return what images that are made now are called."""
-    return f"{release.version()}-{release.REHEARSED}" if release.is_rehearsal() else release.version()
+    version = release.version()
+    return f"{version}-{release.REHEARSED}" if release.is_rehearsal() else version
 
 
 def combine(images: Sequence[Path], output: Path) -> Path:

@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "packaging/freeze"))
+sys.path.append(str(Path(__file__).parent / "freeze"))
 import fetch
 
+ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 PACKAGES = DIST / "packages"
 BUILD = Path(os.environ.get("PACKAGING_BUILD_DIR", ROOT / "build/packages"))

@@ -20,6 +20,7 @@ import image
 import publish
 import release
 import repository
+
 import rpm
 
 VERSION = "1.2.3"
