@@ -35,7 +35,9 @@ PERF = REPOSITORY / "perf"
 BUILD = REPOSITORY / "build" / "perf"
 DOCUMENT = REPOSITORY / "docs" / "performance.md"
 PROFILES = REPOSITORY / "docs" / "performance-profiles.md"
-PROGRAMS = ("flood", "topicflood", "churnflood", "syncloop", "nullbroker", "mqttflood")
+PROGRAMS = (
+    "flood", "topicflood", "churnflood", "syncloop", "nullbroker", "mqttflood", "mqttfloor",
+)  # fmt: skip
 NAMES = ("ours", "rabbitmq", "null")
 MIN_FREE_GIB = 10
 LONG_S, SHORT_S = 10, 2

@@ -42,6 +42,11 @@ allow_anonymous true
 max_queued_messages 0
 max_inflight_messages 0
 """
+FLOORED = (
+    "qos0", "qos1-w100-persistent", "qos1-w1000-persistent", "fanout-10", "fanout-1000",
+    "shared-10", "shared-10-qos1", "stored", "idle",
+)  # fmt: skip
+"""Rows of which `mqttfloor.c` has the system calls."""
 START_TIMEOUT_S = 60.0
 ROW_TIMEOUT_S = 900.0
 
@@ -113,6 +118,7 @@ ROWS = (
         told("CPU s per M stored", "publish_cpu_per_M", 0.4),
         told("CPU s per M given", "subscribe_cpu_per_M", 0.2),
     )),
+    flow("stored", "-n 300000 -t r/%n -N 300000 -q 1 -w 1000 -R -y 0 -f ''", 0.4),
     Row("offline", "-m backlog -n 1000000 -w 1000", (
         told("CPU s per M enqueued", "enqueue_cpu_per_M", 0.35),
         told("CPU s per M delivered", "deliver_cpu_per_M", 0.3),
@@ -143,18 +149,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--before", metavar="COMMAND", help="an earlier one of ours, for comparison"
     )
+    parser.add_argument(
+        "--floor", action="store_true", help="what the kernel alone takes of a row, too"
+    )
     parser.add_argument("--realtime", action="store_true", help="above all else on the machine")
     parser.add_argument("--out", type=Path, metavar="FILE", help="all figures, as JSON")
     options = parser.parse_args(arguments)
     rows = [row for row in ROWS if fnmatchcase(row.name, options.rows)]
-    names = ["ours"] + (["before"] if options.before else [])
-    names += ["mosquitto"] if shutil.which("mosquitto") else []
+    contenders = ["ours"] + (["before"] if options.before else [])
+    contenders += ["mosquitto"] if shutil.which("mosquitto") else []
+    contenders += ["floor"] if options.floor else []
     found: dict[str, dict[str, dict[str, list[float]]]] = {}
     try:
         programs = bench.build_programs(bench.BUILD)
-        heads = "".join(f"{name:>28s}" for name in names)
+        heads = "".join(f"{name:>28s}" for name in contenders)
         print(f"{'row':22s} {'figure':24s} {'at most':>8s}{heads}")
         for row in rows:
+            names = [each for each in contenders if each != "floor" or row.name in FLOORED]
             runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
             for _ in range(options.repeat):
                 for name in names:
@@ -183,9 +194,9 @@ def run(row: Row, name: str, program: Path, options: argparse.Namespace) -> dict
     """One row on one broker: the generator's report. Raises `BenchError`."""
     with (
         tempfile.TemporaryDirectory(dir=bench.BUILD) as place,
-        broker(name, Path(place), options) as (pid, port),
+        broker(name, Path(place), options, row) as (pid, port),
     ):
-        login = "" if name == "mosquitto" else "-U guest -W guest"
+        login = "" if name in ("mosquitto", "floor") else "-U guest -W guest"
         command = f"{program} -P {port} -j {pid} {login} {row.options.format(s=options.seconds)}"
         done = subprocess.run(
             placed(1, command, options),
@@ -202,10 +213,16 @@ def run(row: Row, name: str, program: Path, options: argparse.Namespace) -> dict
 
 
 @contextmanager
-def broker(name: str, place: Path, options: argparse.Namespace) -> Iterator[tuple[int, int]]:
+def broker(
+    name: str, place: Path, options: argparse.Namespace, row: Row
+) -> Iterator[tuple[int, int]]:
     """Run a broker on the first core; gives its process id and its port of MQTT."""
     ports = dict(zip(("amqp", "http", "metrics", "mqtt"), brokers.free_ports(4), strict=True))
-    if name != "mosquitto":
+    if name == "floor":
+        how = "share" if "$share" in row.options else "each"
+        window = row.options.partition("-w ")[2].split(" ")[0] or "100"
+        command = f"{bench.BUILD}/mqttfloor {place} {ports['mqtt']} {window} {how}"
+    elif name != "mosquitto":
         template = options.ours if name == "ours" else options.before
         command = template.format(data=place / "data") + OPTIONS.format(**ports)
         (place / "data").mkdir()
