@@ -593,8 +593,10 @@ cdef struct rwindow_t:          # bytes of one file
 
 cdef struct rstore_t:         # the retained messages of a virtual host
     mlog_t log                  # must stay first
-    rbucket_t* buckets
-    u32 mask                    # of the hash; a power of two, less 1
+    rbucket_t* buckets          # by hash; with each topic comes one, see retained_split
+    u32 n_buckets
+    u32 cap_buckets
+    u32 mask                    # of the hash: those that have come last are not all there yet
     u32 n                       # messages
     u32 n_nodes                 # and those that are staged to go
     rtree_t* root               # NULL = empty
@@ -651,8 +653,10 @@ cdef struct msession_t:         # a session, as its log has it
 
 cdef struct slog_t:             # the sessions of a virtual host
     mlog_t log                  # must stay first
-    msession_t** buckets
-    u32 mask
+    msession_t** buckets        # by hash; with each session comes one, see slog_split
+    u32 n_buckets
+    u32 cap_buckets
+    u32 mask                    # of the hash: those that have come last are not all there yet
     msession_t** slots          # NULL = free
     u32 n_slots
     u32 cap_slots

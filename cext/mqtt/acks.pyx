@@ -1,11 +1,13 @@
 # Acks: what clients are told of their publishes, and what they say of ours.
 #
-# A publish of QoS 1 or 2, and a PUBREL, takes a number of the channel's confirms; a ring has the
-# packet that answers each. So PUBACK, PUBREC and PUBCOMP leave in order, in batches, and behind the
-# sync. Source: MQTT reference sections 7, 8 and 18; the standard, section 4.3.
+# A publish of QoS 1 or 2, a PUBREL, and a PUBREC of a session that is kept take a number of the
+# channel's confirms; a ring has the packet that answers each. So PUBACK, PUBREC, PUBREL and PUBCOMP
+# leave in order, in batches, and behind the sync.
+# Source: MQTT reference sections 7, 8 and 18; the standard, section 4.3.
 
 cdef enum:
     ACKS_MAX = 65535            # publishes of a client that wait for their answer
+    ACKS_MOST = 4 * 65535       # answers of any kind: PUBRECs and PUBRELs may be said again
 
 
 # ---- ours ----------------------------------------------------------------------------------------
@@ -32,6 +34,11 @@ cdef inline bint acks_have_room(mqtt_t* s) noexcept nogil:
     return s.chan.publish_seq - s.chan.confirmed_seq < s.cap_acks or acks_grow(s)
 
 
+cdef inline bint acks_have_room_behind_packets(mqtt_t* s) noexcept nogil:
+    """The same for what answers an acknowledgement, of which a client may send any number."""
+    return s.chan.publish_seq - s.chan.confirmed_seq < ACKS_MOST and acks_have_room(s)
+
+
 # hot
 cdef inline void ack_note(mqtt_t* s, u8 kind, u16 id, u8 reason) noexcept nogil:
     """A packet is to be answered when all is on disk that its channel waits for; there is room."""
@@ -52,18 +59,20 @@ cdef inline void publish_count(mqtt_t* s) noexcept nogil:
 cdef void publishes_uncount(mqtt_t* s, u64 at, u64 seq, bint is_ack) noexcept nogil:
     """These answers are written. A PUBCOMP may be for a publish of an earlier connection."""
     cdef u32 ack
+    cdef u8 kind
     while at <= seq:
         ack = s.acks[at & (s.cap_acks - 1)]
+        kind = <u8>(ack >> 8)
         at += 1
-        if s.n_unanswered and (
-                not is_ack or <u8>(ack >> 8) != PACKET_PUBREC or <u8>ack >= 0x80):
+        if s.n_unanswered and kind != PACKET_PUBREL and (
+                not is_ack or kind != PACKET_PUBREC or <u8>ack >= 0x80):
             s.n_unanswered -= 1
 
 
-cdef bint acks_have(mqtt_t* s, u64 at, u64 seq, u8 kind) noexcept nogil:
-    """Whether one of these answers is of a kind."""
+cdef bint acks_cannot_refuse(mqtt_t* s, u64 at, u64 seq) noexcept nogil:
+    """Whether one of these answers has no word for a refusal: PUBREL and PUBCOMP."""
     while at <= seq:
-        if <u8>(s.acks[at & (s.cap_acks - 1)] >> 8) == kind:
+        if <u8>(s.acks[at & (s.cap_acks - 1)] >> 8) >= PACKET_PUBREL:
             return True
         at += 1
     return False
@@ -77,7 +86,7 @@ cdef bint mqtt_confirm(chan_t* c, u64 seq, bint is_ack) noexcept nogil:
     cdef u32 ack
     cdef u8* p
     cdef u8 reason = REASON_QUOTA if l.loop.is_below else REASON_UNSPECIFIED
-    if not is_ack and (s.version != 5 or acks_have(s, at, seq, PACKET_PUBCOMP)):
+    if not is_ack and (s.version != 5 or acks_cannot_refuse(s, at, seq)):
         s.is_failed = True
         link_await_room(l, True)        # there is no word for it: the client sends it again
         return False
@@ -89,6 +98,8 @@ cdef bint mqtt_confirm(chan_t* c, u64 seq, bint is_ack) noexcept nogil:
         at += 1
         p = ack_put(p, s, <u8>(ack >> 8), <u16>(ack >> 16),
                     <u8>ack if is_ack or <u8>ack >= 0x80 else reason)
+        if <u8>(ack >> 8) == PACKET_PUBREL:
+            c.tally.confirm -= 1        # it confirms no publish
     link_wrote(l, p)
     if s.n_unanswered:
         publishes_uncount(s, c.confirmed_seq + 1, seq, is_ack)
@@ -153,8 +164,31 @@ cdef u32 puback_take(link_t* l, mqtt_t* s, u16 id) noexcept nogil:
     return 0
 
 
+cdef bint release_note(mqtt_t* s, u16 id) noexcept nogil:
+    """Have PUBREL said: if the session is kept, once it is on disk that the message has come. A
+    client forgets the id by it, and would take the message for another one. Whether it will be."""
+    if s.log == NULL or not s.is_persistent:
+        ack_write(s.chan.link, PACKET_PUBREL, id, 0)
+        return True
+    if not acks_have_room_behind_packets(s):
+        return False
+    s.chan.needs_sync = True
+    ack_note(s, PACKET_PUBREL, id, 0)
+    return True
+
+
+cdef void sent_settle_safely(mqtt_t* s, packet_t* p) noexcept nogil:
+    """The same, and where a session is kept the next sync covers that it has left."""
+    cdef unacked_t* u
+    if s.log != NULL and s.is_persistent:
+        u = channel_find(s.chan, p.tag)
+        if u != NULL:
+            queue_want_acks(u.queue, queue_level(u.queue, u.level))
+    sent_settle(s, p)
+
+
 cdef u32 pubrec_take(link_t* l, mqtt_t* s, u16 id, u8 reason) noexcept nogil:
-    """Answer PUBREC. 0 or a reason_code."""
+    """Have PUBREC answered. 0 or a reason_code."""
     cdef packet_t* p = packets_find(&s.session.sent, id)
     if p == NULL:
         if reason < 0x80:
@@ -165,7 +199,7 @@ cdef u32 pubrec_take(link_t* l, mqtt_t* s, u16 id, u8 reason) noexcept nogil:
     if p.state == PACKET_SENT:
         if p.tag == 0:
             return 0
-        sent_settle(s, p)
+        sent_settle_safely(s, p)
         if reason >= 0x80:
             packets_remove(&s.session.sent, p)
             session_note(s, SESSION_DONE, id, 0, 0)
@@ -173,9 +207,9 @@ cdef u32 pubrec_take(link_t* l, mqtt_t* s, u16 id, u8 reason) noexcept nogil:
         s.chan.global_unacked += 1      # it stays in flight until PUBCOMP
         p.state = PACKET_RELEASED
         p.tag = 0
-        session_note(s, SESSION_REC, id, 0, 0)
-    ack_write(l, PACKET_PUBREL, id, 0)
-    return 0
+        if not session_note(s, SESSION_REC, id, 0, 0):
+            return REASON_QUOTA
+    return 0 if release_note(s, id) else <u32>REASON_QUOTA
 
 
 cdef void pubcomp_take(mqtt_t* s, u16 id) noexcept nogil:
@@ -190,7 +224,7 @@ cdef void pubcomp_take(mqtt_t* s, u16 id) noexcept nogil:
 cdef u32 pubrel_take(link_t* l, mqtt_t* s, u16 id) noexcept nogil:
     """Forget an id of the client, and answer PUBCOMP when that is on disk. 0 or a reason_code."""
     cdef packet_t* p = packets_find(&s.session.received, id)
-    if not acks_have_room(s):
+    if not acks_have_room_behind_packets(s):
         return REASON_QUOTA
     if p == NULL:
         ack_note(s, PACKET_PUBCOMP, id, REASON_ID_NOT_FOUND)
@@ -211,5 +245,5 @@ cdef void released_resend(link_t* l, mqtt_t* s) noexcept nogil:
     for i in range(s.session.sent.cap):
         p = &s.session.sent.slots[i]
         if p.id and p.state == PACKET_RELEASED:
-            ack_write(l, PACKET_PUBREL, p.id, 0)
+            release_note(s, p.id)
             s.chan.global_unacked += 1

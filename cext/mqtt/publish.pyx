@@ -325,7 +325,9 @@ cdef int client_answer(link_t* l, mqtt_t* s, const publish_t* m, u32 reason) noe
     if m.qos == 0:
         return WALK_DONE
     if reason >= 0x80 and s.version != 5 and reason != REASON_NOT_AUTHORIZED:
-        return packet_fail(l, reason, b"a message cannot be stored")
+        return packet_fail(
+            l, reason, b"a retained message has 8 MiB at most"
+            if m.is_retained and m.body_len > RETAINED_MOST else b"a message cannot be stored")
     if m.qos == 2 and reason < 0x80:
         p = packets_add(&s.session.received, m.id)
         if p == NULL:
@@ -348,7 +350,7 @@ cdef int client_publish(link_t* l, mqtt_t* s, const publish_t* m) noexcept nogil
     cdef u32 reason = 0
     cdef int rc
     if m.qos:
-        if (c.publish_seq - c.confirmed_seq >= ACKS_MAX
+        if (c.publish_seq - c.confirmed_seq >= 2 * ACKS_MAX     # with PUBRELs that wait, too
                 or s.n_unanswered >= s.receive_maximum_in):
             return packet_fail(l, REASON_RECEIVE_MAXIMUM, b"more publishes than may be unanswered")
         if not acks_have_room(s):

@@ -22,8 +22,12 @@ cdef enum retained_layout:
     RETAINED_GONE = 4           # of a removal
     RETAINED_IMPORT_SIZE = 24
 
+cdef extern from *:
+    void prefetch "__builtin_prefetch"(const void* p) nogil
+
 cdef enum:
     RETAINED_BUCKETS = 64
+    SPLITS_AHEAD = 8
     RETAINED_MOST = 8388608     # bytes of a body: more would hold up the others
     N_WINDOWS = 8
     WINDOW_BYTES = 32768        # of them: together a block of the pool
@@ -42,6 +46,7 @@ cdef int retained_init(rstore_t* rs) noexcept nogil:
     rs.buckets = <rbucket_t*>calloc(RETAINED_BUCKETS, sizeof(rbucket_t))
     if rs.buckets == NULL:
         return -1
+    rs.n_buckets = rs.cap_buckets = RETAINED_BUCKETS
     rs.mask = RETAINED_BUCKETS - 1
     rs.bytes = sizeof(rstore_t) + RETAINED_BUCKETS * sizeof(rbucket_t)
     rs.log.kind = MLOG_RETAINED
@@ -55,8 +60,13 @@ cdef inline u32 bucket_bit(u32 hash) noexcept nogil:
     return <u32>1 << (hash >> 27)
 
 
-cdef inline void bucket_put(rbucket_t* buckets, u32 mask, rmsg_t* msg) noexcept nogil:
-    cdef rbucket_t* bucket = &buckets[msg.hash & mask]
+cdef inline rbucket_t* retained_bucket(const rstore_t* rs, u32 hash) noexcept nogil:
+    """The bucket of a hash."""
+    cdef u32 at = hash & rs.mask
+    return &rs.buckets[at if at < rs.n_buckets else at & (rs.mask >> 1)]
+
+
+cdef inline void bucket_put(rbucket_t* bucket, rmsg_t* msg) noexcept nogil:
     msg.next = bucket.first
     bucket.first = msg
     bucket.seen |= bucket_bit(msg.hash)
@@ -66,7 +76,7 @@ cdef inline void bucket_put(rbucket_t* buckets, u32 mask, rmsg_t* msg) noexcept 
 cdef rmsg_t* retained_find(const rstore_t* rs, const u8* topic, u32 n) noexcept nogil:
     """The message of a topic, also one that is staged to go; NULL when there is none."""
     cdef u32 hash = <u32>hash_bytes(topic, n, rs.seed)
-    cdef const rbucket_t* bucket = &rs.buckets[hash & rs.mask]
+    cdef const rbucket_t* bucket = retained_bucket(rs, hash)
     cdef rmsg_t* msg = bucket.first
     if not bucket.seen & bucket_bit(hash):
         return NULL                 # without a look at any of them, which are far in memory
@@ -76,32 +86,39 @@ cdef rmsg_t* retained_find(const rstore_t* rs, const u8* topic, u32 n) noexcept 
     return msg
 
 
-cdef void retained_grow(rstore_t* rs) noexcept nogil:
-    """Twice as many buckets; without memory they get longer."""
-    cdef u64 cap = (<u64>rs.mask + 1) * 2
-    cdef rbucket_t* grown = <rbucket_t*>calloc(cap, sizeof(rbucket_t))
+cdef void retained_split(rstore_t* rs) noexcept nogil:
+    """Add a bucket, which takes its share of one that was there before: so no publish has to wait
+    until a million topics are in new buckets. Without memory they get longer."""
+    cdef u32 added = rs.n_buckets, at
+    cdef rbucket_t* grown
     cdef rmsg_t* msg
     cdef rmsg_t* following
-    cdef u64 i
-    if grown == NULL:
-        return
-    for i in range(<u64>rs.mask + 1):
-        msg = rs.buckets[i].first
-        while msg != NULL:
-            following = msg.next
-            bucket_put(grown, <u32>(cap - 1), msg)
-            msg = following
-    free(rs.buckets)
-    rs.buckets = grown
-    rs.bytes += cap // 2 * sizeof(rbucket_t)
-    rs.mask = <u32>(cap - 1)
+    if added == rs.cap_buckets:
+        grown = <rbucket_t*>realloc(rs.buckets, 2 * <u64>added * sizeof(rbucket_t))
+        if grown == NULL:
+            return
+        rs.buckets = grown
+        rs.cap_buckets = 2 * added
+        rs.bytes += added * sizeof(rbucket_t)
+    rs.n_buckets = added + 1
+    if added > rs.mask:
+        rs.mask = rs.mask * 2 + 1
+    at = added & (rs.mask >> 1)
+    prefetch(rs.buckets[at + SPLITS_AHEAD].first)   # far in memory: one of the splits to come
+    msg = rs.buckets[at].first
+    memset(&rs.buckets[at], 0, sizeof(rbucket_t))
+    memset(&rs.buckets[added], 0, sizeof(rbucket_t))
+    while msg != NULL:
+        following = msg.next
+        bucket_put(retained_bucket(rs, msg.hash), msg)
+        msg = following
 
 
 cdef rmsg_t* retained_make(rstore_t* rs, const u8* topic, u32 n) noexcept nogil:
     """A place for a topic that has none; NULL out of memory."""
     cdef rmsg_t* msg
-    if rs.n_nodes > rs.mask:
-        retained_grow(rs)
+    if rs.n_nodes >= rs.n_buckets:
+        retained_split(rs)
     msg = <rmsg_t*>malloc(sizeof(rmsg_t) + n)
     if msg == NULL:
         return NULL
@@ -112,7 +129,7 @@ cdef rmsg_t* retained_make(rstore_t* rs, const u8* topic, u32 n) noexcept nogil:
     if tree_add(rs, msg):
         free(msg)
         return NULL
-    bucket_put(rs.buckets, rs.mask, msg)
+    bucket_put(retained_bucket(rs, msg.hash), msg)
     rs.n_nodes += 1
     rs.bytes += rmsg_size(n)
     return msg
@@ -120,7 +137,7 @@ cdef rmsg_t* retained_make(rstore_t* rs, const u8* topic, u32 n) noexcept nogil:
 
 cdef void retained_forget(rstore_t* rs, rmsg_t* msg) noexcept nogil:
     """Nothing is kept of its topic any more."""
-    cdef rmsg_t** at = &rs.buckets[msg.hash & rs.mask].first
+    cdef rmsg_t** at = &retained_bucket(rs, msg.hash).first
     while at[0] != msg:
         at = &at[0].next
     at[0] = msg.next
@@ -400,7 +417,7 @@ cdef void retained_drop_below(rstore_t* rs, u32 floor) noexcept nogil:
     cdef rmsg_t* msg
     cdef rmsg_t* following
     cdef u64 i
-    for i in range(<u64>rs.mask + 1):
+    for i in range(rs.n_buckets):
         msg = rs.buckets[i].first
         while msg != NULL:
             following = msg.next
@@ -536,7 +553,7 @@ cdef void retained_free(rstore_t* rs) noexcept nogil:
         g = &whole
     g.job.step = rgone_step
     g.buckets = rs.buckets
-    g.n_buckets = <u64>rs.mask + 1
+    g.n_buckets = rs.n_buckets
     rgone_level(g, rs.root)
     rs.buckets = NULL
     rs.root = NULL

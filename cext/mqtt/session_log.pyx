@@ -227,8 +227,8 @@ cdef msession_t* slog_of_queue(slog_t* sl, const queue_t* q) noexcept nogil:
 
 cdef int slog_sink_note(session_log_t* sink, queue_t* q, u8 change, u16 id, u32 seg,
                         u32 pos) noexcept nogil:
-    """slog_note for the session of a queue. What a client is told of its messages of QoS 2 waits
-    for the disk."""
+    """slog_note for the session of a queue. What a client is told of messages of QoS 2 waits for
+    the disk."""
     cdef slog_t* sl = (<session_sink_t*>sink).log
     cdef msession_t* m
     if sl.buckets == NULL:
@@ -238,7 +238,7 @@ cdef int slog_sink_note(session_log_t* sink, queue_t* q, u8 change, u16 id, u32 
     if m == NULL:
         set_errno(ENOENT)
         return -1
-    if change == SESSION_RECEIVED or change == SESSION_RELEASED:
+    if change == SESSION_RECEIVED or change == SESSION_RELEASED or change == SESSION_REC:
         mlog_want_sync(&sl.log)
     return slog_note(sl, m, change, id, seg, pos)
 

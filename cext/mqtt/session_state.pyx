@@ -15,6 +15,7 @@ cdef int slog_init(slog_t* sl) noexcept nogil:
     sl.buckets = <msession_t**>calloc(SLOG_BUCKETS, sizeof(msession_t*))
     if sl.buckets == NULL:
         return -1
+    sl.n_buckets = sl.cap_buckets = SLOG_BUCKETS
     sl.mask = SLOG_BUCKETS - 1
     sl.bytes = sizeof(slog_t) + SLOG_BUCKETS * sizeof(msession_t*)
     sl.next_number = 1
@@ -35,35 +36,52 @@ cdef u32 msession_record(const msession_t* m) noexcept nogil:
             + m.n_packets * SLOG_SENT_SIZE)
 
 
+cdef inline msession_t** slog_bucket(const slog_t* sl, u32 hash) noexcept nogil:
+    """The bucket of a hash."""
+    cdef u32 at = hash & sl.mask
+    return &sl.buckets[at if at < sl.n_buckets else at & (sl.mask >> 1)]
+
+
 # hot
 cdef msession_t* slog_find(const slog_t* sl, const u8* name, u32 n) noexcept nogil:
     """The session of a client, NULL when there is none."""
     cdef u32 hash = <u32>hash_bytes(name, n, sl.seed)
-    cdef msession_t* m = sl.buckets[hash & sl.mask]
+    cdef msession_t* m = slog_bucket(sl, hash)[0]
     while m != NULL and not (m.hash == hash and m.name_len == n and same_bytes(m.name, name, n)):
         m = m.next
     return m
 
 
-cdef void slog_grow(slog_t* sl) noexcept nogil:
-    """Twice as many buckets; without memory they get longer."""
-    cdef u64 cap = (<u64>sl.mask + 1) * 2, i
-    cdef msession_t** grown = <msession_t**>calloc(cap, sizeof(msession_t*))
+cdef inline void slog_link(slog_t* sl, msession_t* m) noexcept nogil:
+    cdef msession_t** bucket = slog_bucket(sl, m.hash)
+    m.next = bucket[0]
+    bucket[0] = m
+
+
+cdef void slog_split(slog_t* sl) noexcept nogil:
+    """Add a bucket, which takes its share of one that was there before: so no client has to wait
+    until a million sessions are in new buckets. Without memory they get longer."""
+    cdef u32 added = sl.n_buckets, at
+    cdef msession_t** grown
     cdef msession_t* m
     cdef msession_t* following
-    if grown == NULL:
-        return
-    for i in range(<u64>sl.mask + 1):
-        m = sl.buckets[i]
-        while m != NULL:
-            following = m.next
-            m.next = grown[m.hash & (cap - 1)]
-            grown[m.hash & (cap - 1)] = m
-            m = following
-    free(sl.buckets)
-    sl.buckets = grown
-    sl.bytes += cap // 2 * sizeof(msession_t*)
-    sl.mask = <u32>(cap - 1)
+    if added == sl.cap_buckets:
+        grown = <msession_t**>realloc(sl.buckets, 2 * <u64>added * sizeof(msession_t*))
+        if grown == NULL:
+            return
+        sl.buckets = grown
+        sl.cap_buckets = 2 * added
+        sl.bytes += added * sizeof(msession_t*)
+    sl.n_buckets = added + 1
+    if added > sl.mask:
+        sl.mask = sl.mask * 2 + 1
+    at = added & (sl.mask >> 1)
+    m = sl.buckets[at]
+    sl.buckets[at] = sl.buckets[added] = NULL
+    while m != NULL:
+        following = m.next
+        slog_link(sl, m)
+        m = following
 
 
 cdef int slog_take_slot(slog_t* sl, msession_t* m) noexcept nogil:
@@ -93,8 +111,8 @@ cdef msession_t* slog_add(slog_t* sl, const u8* name, u32 n, u64 number) noexcep
     cdef msession_t* m = <msession_t*>malloc(sizeof(msession_t) + n)
     if m == NULL:
         return NULL
-    if sl.n > sl.mask:
-        slog_grow(sl)
+    if sl.n >= sl.n_buckets:
+        slog_split(sl)
     memset(m, 0, sizeof(msession_t))
     memcpy(m.name, name, n)
     m.name_len = <u16>n
@@ -103,8 +121,7 @@ cdef msession_t* slog_add(slog_t* sl, const u8* name, u32 n, u64 number) noexcep
     if slog_take_slot(sl, m):
         free(m)
         return NULL
-    m.next = sl.buckets[m.hash & sl.mask]
-    sl.buckets[m.hash & sl.mask] = m
+    slog_link(sl, m)
     sl.n += 1
     sl.bytes += msession_size(n)
     sl.live += msession_record(m)
@@ -130,7 +147,7 @@ cdef void slog_clear(slog_t* sl, msession_t* m) noexcept nogil:
 
 cdef void slog_drop(slog_t* sl, msession_t* m) noexcept nogil:
     """Forget a session."""
-    cdef msession_t** at = &sl.buckets[m.hash & sl.mask]
+    cdef msession_t** at = slog_bucket(sl, m.hash)
     slog_clear(sl, m)
     while at[0] != m:
         at = &at[0].next

@@ -1,9 +1,10 @@
-"""A broker of MQTT that is killed, and one whose disk loses its power: no PUBACK, PUBREC or PUBCOMP
-lied.
+"""A broker of MQTT that is killed, and one whose disk loses its power: no PUBACK, PUBREC, PUBREL or
+PUBCOMP lied.
 
-A client publishes with QoS 1 and 2, retained and not, and notes what was answered. From the log of
-the disk the directory is rebuilt as it may be after any call; a broker starts on it, and has all
-that had been answered before that call: messages once, the identifiers of QoS 2, retained messages.
+A client publishes with QoS 1 and 2, retained and not, also to a queue of AMQP, and notes what was
+answered; another one takes messages of QoS 2 as far as PUBREL. From the log of the disk the
+directory is rebuilt as it may be after any call; a broker starts on it, and has all that had been
+answered before that call: messages once, the identifiers of QoS 2, retained messages.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pamqp import commands
 
 from tests.crash.conftest import EVERY_READING, DiskFactory
 from tests.support import mqtt_bytes
@@ -23,12 +25,15 @@ from tests.support.disk import Record
 from tests.support.mqtt_bytes import V5
 from tests.support.mqtt_peer import Peer
 from tests.support.power_loss import Reading, Survivors
+from tests.support.wire import Wire
 
 ROUNDS = 25
 SHORT_CUTS, LONG_CUTS = 3, 60
 PINGS = 5
 KEPT = {"clean": False, "properties": mqtt_bytes.block(b"\x11\0\0\x0e\x10")}
 TOPICS = ("r/a", "r/b", "r/c/d")
+QUEUE = "bridged"
+PUBREC, PUBREL, PUBLISH = 5, 6, 3
 
 pytestmark = pytest.mark.crash
 BrokerFactory = Callable[..., Broker]
@@ -43,6 +48,8 @@ class Books:
         self.retained: list[tuple[str, bytes]] = []
         self.retained_answered: list[tuple[int, int]] = []
         self.received: dict[int, int] = {}
+        self.bridged: dict[bytes, int] = {}
+        self.released: dict[int, tuple[bytes, int]] = {}
 
     def run(self, broker: Broker) -> None:
         """Publish a number of messages to a session that nobody is connected to."""
@@ -69,6 +76,37 @@ class Books:
                 self.published.append(b"y%d" % packet_id)
                 client.expect(5)
                 self.received[packet_id] = time.monotonic_ns()
+        self._bridge(broker)
+        self._take(broker)
+
+    def _bridge(self, broker: Broker) -> None:
+        """Publish to a queue of AMQP that no session stands beside."""
+        with Wire.open(broker.port) as wire:
+            declare = commands.Queue.Declare(queue=QUEUE, durable=True)
+            wire.call(1, declare, commands.Queue.DeclareOk)
+            bind = commands.Queue.Bind(queue=QUEUE, exchange="amq.topic", routing_key="b.#")
+            wire.call(1, bind, commands.Queue.BindOk)
+        with Peer(broker.mqtt_port, V5) as client:
+            client.connect("bridges")
+            for number in range(ROUNDS // 2):
+                body = b"b%d" % number
+                client.publish("b/x", body, 1 + number % 2)
+                self.bridged[body] = time.monotonic_ns()
+
+    def _take(self, broker: Broker) -> None:
+        """Receive messages of QoS 2 up to their PUBREL."""
+        with Peer(broker.mqtt_port, V5) as client:
+            client.connect("taker", **KEPT)
+            client.subscribe(("t/#", 2))
+            for number in range(5):
+                client.publish("t/x", b"t%d" % number, 2)
+            for _ in range(5):
+                client.publish("u/x", b"", 1)  # what follows has syncs of its own
+                message = client.message(is_acked=False)
+                raw_id = message.packet_id.to_bytes(2, "big")
+                client.send(mqtt_bytes.packet(PUBREC, raw_id))
+                assert client.expect(PUBREL).body[:2] == raw_id
+                self.released[message.packet_id] = message.payload, time.monotonic_ns()
 
     def check(self, broker: Broker, before_ns: int) -> None:
         """All that was answered by then is there."""
@@ -90,6 +128,44 @@ class Books:
         assert {b"y%d" % each for each in late} <= set(found)
         assert max(found.values(), default=1) == 1, "a message came twice"
         self._check_retained(broker, before_ns)
+        self._check_bridged(broker, before_ns)
+        self._check_released(broker, before_ns)
+
+    def _check_bridged(self, broker: Broker, before_ns: int) -> None:
+        """The queue of AMQP has what was answered, once."""
+        late = {body for body, at in self.bridged.items() if at < before_ns}
+        if not late:
+            return
+        found: Counter[bytes] = Counter()
+        with Peer(broker.mqtt_port, V5) as client:
+            client.connect("looks")
+            assert client.subscribe((f"$queue/{QUEUE}", 1)) == [1]
+            client.publish("b/end", b"end", 1)
+            while (message := client.message()).payload != b"end":
+                found[message.payload] += 1
+        assert late <= set(found) <= set(self.bridged)
+        assert max(found.values()) == 1, "a message came twice"
+
+    def _check_released(self, broker: Broker, before_ns: int) -> None:
+        """What PUBREL was said of does not come again, and waits for PUBCOMP."""
+        late = {each: body for each, (body, at) in self.released.items() if at < before_ns}
+        if not late:
+            return
+        released: set[int] = set()
+        came: set[bytes] = set()
+        with Peer(broker.mqtt_port, V5) as client:
+            assert client.connect("taker", **KEPT)[0] == 1
+            client.send(b"\xc0\0" * PINGS)
+            n_pongs = 0
+            while n_pongs < PINGS or not late.keys() <= released:
+                packet = client.read()
+                assert packet is not None
+                n_pongs += packet.kind == 13
+                if packet.kind == PUBREL:
+                    released.add(int.from_bytes(packet.body[:2], "big"))
+                if packet.kind == PUBLISH:
+                    came.add(packet.body[-2:])
+        assert not came & set(late.values()), "a message came again"
 
     def _messages(self, broker: Broker) -> Counter[bytes]:
         found: Counter[bytes] = Counter()
@@ -119,10 +195,10 @@ class Books:
 
 
 def cuts(records: list[Record], is_long: bool, chance: random.Random) -> list[int]:
-    """Calls before which it ends: any of those of a broker that listened."""
-    first = len(records) // 4
+    """Calls before which it ends: the last one, and any of those of a broker that listened."""
+    first, last = len(records) // 4, len(records) - 1
     count = LONG_CUTS if is_long else SHORT_CUTS
-    return sorted(chance.sample(range(first, len(records)), min(count, len(records) - first)))
+    return [*sorted(chance.sample(range(first, last), min(count, last - first) - 1)), last]
 
 
 def recorded(on_disk: DiskFactory) -> tuple[list[Record], Books]:

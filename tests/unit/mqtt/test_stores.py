@@ -169,6 +169,31 @@ def test_a_large_retained_publish_is_refused_and_one_of_qos_0_still_delivered(
     assert [len(body) for body in subscriber.bodies()] == [8388608]
 
 
+def test_before_version_5_a_large_retained_publish_ends_the_connection_with_the_reason(
+    stores: Stores,
+) -> None:
+    publisher = stores.client("p", 4)
+
+    publisher.publish(b"a", bytes(8388609), qos=1, retain=True)
+
+    told = ("on_packet_error", 0x97, "a retained message has 8 MiB at most")
+    assert publisher.session.events == [told]
+
+
+def test_pubrel_of_a_kept_session_is_no_confirm_of_a_publish(stores: Stores) -> None:
+    publisher = stores.client("p", 4)
+    client = stores.client("c", 4).subscribe(b"a")
+    for id in (1, 2):
+        publisher.publish(b"a", b"x", qos=2, id=id)
+    first, second = client.got()
+
+    client.send(ack(PUBREC, first.id) + ack(PUBREC, second.id) + ack(PUBREC, first.id))
+
+    assert client.raw() == b"".join(ack(PUBREL, each.id) for each in (first, second, first))
+    assert client.link.channel_counters(1)["confirm"] == 0
+    assert client.link.mqtt_counters()["in_flight"] == 2
+
+
 def test_all_of_many_come_while_the_client_reads(stores: Stores) -> None:
     for number in range(5000):
         stores.retained.put(b"t/%04d" % number, bytes(1000), 1, b"", 1)
