@@ -18,7 +18,6 @@ from lavinmq.client.awaiting import Opening
 from lavinmq.client.channel import AsyncChannel
 from lavinmq.client.config import Config
 from lavinmq.client.consuming import BaseConsumer
-from lavinmq.client.core import Core
 from lavinmq.client.declaring import Declaring
 from lavinmq.client.errors import BufferFullError, ClosedError, ConfirmTimeout
 from lavinmq.client.face import (
@@ -32,6 +31,7 @@ from lavinmq.client.face import (
 )
 from lavinmq.client.producing import BaseProducer, Prepared, check_target
 from lavinmq.client.rpc import RpcCaller
+from lavinmq.client.together import Together
 from lavinmq.client.values import BufferPolicy, PublishMode
 
 Handler = Callable[[Message], Any]
@@ -347,7 +347,8 @@ class AsyncClient(Face, Declaring):
         self, url: str | None = None, config: Config | None = None, **overrides: Any
     ) -> None:
         target, made = settle(url, config, overrides)
-        Declaring.__init__(self, Core(target, made, self._dispatch, self))
+        self._together = Together(target, made, self._dispatch, self)
+        Declaring.__init__(self, self._together.first)
         self._rpc: RpcCaller | None = None
 
     def _dispatch(self, function: Callable[..., Any], *values: Any) -> None:
@@ -356,16 +357,16 @@ class AsyncClient(Face, Declaring):
 
     async def start(self) -> Self:
         """Connect; with `fail_fast` wait for it. Raises: why there is no connection."""
-        await self._core.start()
+        await self._together.start()
         return self
 
     async def close(self, timeout: float | None = None, flush: bool = True) -> None:
         """End all: what is buffered goes out within the time, or is dropped with a word."""
-        await self._core.close(timeout, flush)
+        await self._together.close(timeout, flush)
 
     async def wait_connected(self, timeout: float | None = None) -> None:
         """Wait for a connection. Raises: ClientConnectionError, ClosedError."""
-        await self._core.connected(timeout)
+        await self._together.connected(timeout)
 
     def producer(
         self,
@@ -384,7 +385,7 @@ class AsyncClient(Face, Declaring):
         exchange. Await it, or enter it by `async with`. Raises: ConfigError."""
         check_target(queue, exchange, routing_key)
         made = AsyncProducer(
-            self._core,
+            self._together.for_producer(),
             queue,
             exchange=exchange or "",
             routing_key=routing_key or "",
@@ -458,7 +459,7 @@ class AsyncClient(Face, Declaring):
 
     async def update_secret(self, secret: str) -> None:
         """Give the broker a new access token. Raises: ClientConnectionError."""
-        await self._core.renew(secret)
+        await self._together.renew(secret)
 
     async def __aenter__(self) -> Self:
         return await self.start()

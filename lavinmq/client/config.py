@@ -56,6 +56,8 @@ class Config:
     topology_recovery: str = "declared"
     fail_fast: bool = True
     failover: str = "ordered"
+    separate_connections: bool = False
+    pool_size: int = 1
     # Time-outs and watching.
     connect_timeout: float = 10.0
     health_interval: float = 1.0
@@ -129,6 +131,7 @@ _RANGES: Final[tuple[tuple[str, float, float], ...]] = (
     ("reconnect_multiplier", 1, 100),
     ("reconnect_jitter", 0, 1),
     ("reconnect_max_attempts", 1, 1 << 30),
+    ("pool_size", 1, 1000),
     ("connect_timeout", 0.01, 1e6),
     ("health_interval", 0.01, 3600),
     ("heartbeat", 0, 65_535),

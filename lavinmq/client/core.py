@@ -88,34 +88,49 @@ class Member:
 
 
 class Core:
-    """One client; made by a front, started in an event loop."""
+    """One connection of a client, again and again; started in an event loop.
+
+    Args: beside: the client's first, when this is another (see `together`): it knows what was
+    declared, and the program's callbacks.
+    """
 
     __slots__ = (
         "_admin", "_admin_lock", "_endpoints", "_is_started", "_known", "_known_most",
         "_next", "_since", "_supervisor", "_tasks", "_waiting", "_watcher",
-        "blocked_seconds", "bytes_in", "bytes_out", "callbacks", "config", "connects",
-        "dispatch", "front", "last_error", "link", "loop", "members", "opening",
-        "poll_detected", "reconnect_attempts", "reconnects", "state", "state_seconds",
+        "blocked_seconds", "bytes_in", "bytes_out", "callbacks", "changed", "config",
+        "connects", "dispatch", "front", "gave_up", "is_beside", "last_error", "link", "loop",
+        "members", "opening", "poll_detected", "reconnect_attempts", "reconnects", "state",
         "target", "topology",
     )  # fmt: skip
 
     def __init__(
-        self, target: Target, config: Config, dispatch: Callable[..., None], front: Any = None
+        self,
+        target: Target,
+        config: Config,
+        dispatch: Callable[..., None],
+        front: Any = None,
+        beside: Core | None = None,
     ) -> None:
         self.target, self.config, self.dispatch, self.front = target, config, dispatch, front
         self.state = ConnectionState.IDLE
         self.link: Link | None = None
-        self.topology = Topology()
+        self.is_beside = beside is not None
+        self.topology = Topology() if beside is None else beside.topology
         self.members: dict[Member, None] = {}
         self._known: list[weakref.ref[Any]] = []
         self._known_most = 16
-        self.callbacks: dict[str, list[Callable[..., Any]]] = {}
+        self.callbacks: dict[str, list[Callable[..., Any]]] = (
+            {} if beside is None else beside.callbacks
+        )
         """By event; those that somebody wants to hear of."""
+        self.changed: Callable[[Core, Exception | None], None]
+        """Is told of another state, and why."""
+        self.gave_up: Callable[[Exception], None]
+        """Is told that there will be no other connection."""
         self.last_error: Exception | None = None
         self.connects = self.reconnects = self.reconnect_attempts = self.poll_detected = 0
         self.bytes_in = self.bytes_out = 0
         self.blocked_seconds = 0.0
-        self.state_seconds = dict.fromkeys(ConnectionState, 0.0)
         self.loop: asyncio.AbstractEventLoop
         self._since = 0.0
         self.opening: Callable[[], Awaitable[Link]] = self._open_next
@@ -318,7 +333,6 @@ class Core:
         if state not in ALLOWED[old] and state not in ends:
             return
         now = self.loop.time()
-        self.state_seconds[old] += now - self._since
         if old is ConnectionState.BLOCKED:
             self.blocked_seconds += now - self._since
         self._since, self.state = now, state
@@ -326,7 +340,7 @@ class Core:
         for each in waiting:
             if not each.done():
                 each.set_result(None)
-        self.tell("state_change", old, state, cause)
+        self.changed(self, cause)
 
     # ---- connecting
 
@@ -336,7 +350,7 @@ class Core:
             await self._connections(first)
         except Exception as error:
             # A mistake of ours must not leave anybody waiting.
-            self._finish(error)
+            self._give_up(error)
             raise
         finally:
             if not first.done():
@@ -353,7 +367,7 @@ class Core:
             except (Error, OSError) as error:
                 self.last_error = error
                 if (self.config.fail_fast and not first.done()) or self._is_final(error):
-                    self._finish(error)
+                    self._give_up(error)
                     return
             else:
                 if not first.done():
@@ -361,7 +375,7 @@ class Core:
                 cause = await asyncio.shield(link.lost)
                 self._lose(link, cause)
                 if self._is_final(cause):
-                    self._finish(cause)
+                    self._give_up(cause)
                     return
                 # A broker that closes at once is not asked again at once; one whose connections are
                 # short, but carry something, is.
@@ -371,7 +385,7 @@ class Core:
             failures += 1
             most = self.config.reconnect_max_attempts
             if most is not None and failures > most:
-                self._finish(self.last_error or ConnectionLost("the connection was lost"))
+                self._give_up(self.last_error or ConnectionLost("the connection was lost"))
                 return
             delay = self._delay(failures)
             self.reconnect_attempts += 1
@@ -426,8 +440,6 @@ class Core:
         self.set_state(ConnectionState.CONNECTED, None)
         if link.blocked_since is not None:
             self.set_state(ConnectionState.BLOCKED, None)
-        if self.connects > 1:
-            self.tell("recovered")
 
     async def _guarded_join(self, member: Member, link: Link) -> None:
         try:
@@ -441,10 +453,8 @@ class Core:
 
     async def _restore(self, link: Link) -> None:
         """Declare again what was declared: exchanges, queues, then bindings."""
-        for entity in self.topology.restoring():
+        for entity in self.topology.restoring(self.is_beside):
             await self._restore_one(link, entity)
-        for binding in list(self.topology.bindings):
-            await self._restore_one(link, binding)
 
     async def _restore_one(self, link: Link, entity: Entity) -> None:
         try:
@@ -502,6 +512,22 @@ class Core:
         members, self.members = self.members, {}
         for member in members:
             member.finish(cause)
+
+    def _give_up(self, cause: Exception) -> None:
+        self._finish(cause)
+        self.gave_up(cause)
+
+    def abandon(self, cause: Exception) -> None:
+        """End without a word to the broker, because another connection of the client gave up."""
+        if self.state is ConnectionState.CLOSED:
+            return
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+        if self.link is not None:
+            self._count(self.link)
+            self.link.end(ClosedError("the client was closed"))
+        self.last_error = self.last_error or cause
+        self._finish(cause)
 
     def _on_blocked(self, reason: str | None) -> None:
         if reason is None:
@@ -562,6 +588,8 @@ class Core:
             try:
                 await self.renew(await token_of(self.config.token))
                 delay = interval
+            except ClosedError:
+                return
             except (Error, OSError) as error:
                 self.tell("error", error)
                 delay = interval / 10  # the old one ends soon

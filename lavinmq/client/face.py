@@ -11,6 +11,7 @@ from lavinmq.client.config import Config, check_names
 from lavinmq.client.core import Core
 from lavinmq.client.errors import ConfigError
 from lavinmq.client.metrics import Metrics, snapshot
+from lavinmq.client.together import Together
 from lavinmq.client.url import ALSO, Target, parse_url
 from lavinmq.client.values import BufferPolicy, ConnectionState, PublishMode
 
@@ -64,9 +65,10 @@ class Face:
     """A client: what needs no waiting."""
 
     _core: Core
+    _together: Together
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._core.target}, {self._core.state.value}>"
+        return f"<{type(self).__name__} {self._core.target}, {self.state.value}>"
 
     @property
     def config(self) -> Config:
@@ -75,23 +77,23 @@ class Face:
 
     @property
     def state(self) -> ConnectionState:
-        """Where it stands."""
-        return self._core.state
+        """Where it stands; of several connections the worst one."""
+        return self._together.state
 
     @property
     def connected(self) -> bool:
         """Whether there is a connection; be it blocked."""
-        return self._core.is_connected
+        return self._together.is_connected
 
     @property
     def blocked(self) -> bool:
         """Whether the broker takes no messages for now."""
-        return self._core.state is ConnectionState.BLOCKED
+        return self.state is ConnectionState.BLOCKED
 
     @property
     def last_error(self) -> Exception | None:
         """Why the last connection ended, or could not be made."""
-        return self._core.last_error
+        return self._together.last_error
 
     @property
     def server_properties(self) -> dict[str, Any]:
@@ -101,7 +103,7 @@ class Face:
 
     def metrics(self) -> Metrics:
         """Figures as they are now."""
-        return snapshot(self._core)
+        return snapshot(self._together)
 
     def _on(self, event: str, callback: Hook) -> Hook:
         self._core.callbacks.setdefault(event, []).append(callback)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from lavinmq.client.core import Core
+    from lavinmq.client.together import Together
 
 STATES: Final = {"connected": 1, "blocked": 1, "closed": -1}
 
@@ -35,6 +35,7 @@ class Metrics:
     redelivered: int = 0
     unacked: int = 0
     stale_acks: int = 0
+    connections: int = 0
     connects: int = 0
     reconnects: int = 0
     reconnect_attempts: int = 0
@@ -71,8 +72,8 @@ class Metrics:
 
     @property
     def connection_count(self) -> int:
-        """Connections there are: 0 or 1."""
-        return int(self.state in ("connected", "blocked"))
+        """Connections there are."""
+        return self.connections
 
     @property
     def reconnection_count(self) -> int:
@@ -114,29 +115,28 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def snapshot(core: Core, gone: Metrics | None = None) -> Metrics:
+def snapshot(together: Together) -> Metrics:
     """The figures of a client as they are now."""
     from lavinmq.client.consuming import BaseConsumer
     from lavinmq.client.producing import BaseProducer
 
     found = Metrics(
-        connects=core.connects,
-        reconnects=core.reconnects,
-        reconnect_attempts=core.reconnect_attempts,
-        poll_detected=core.poll_detected,
-        state=core.state.value,
-        state_seconds={state.value: spent for state, spent in core.state_seconds.items() if spent},
-        blocked_seconds=core.blocked_seconds,
-        bytes_in=core.bytes_in,
-        bytes_out=core.bytes_out,
-        last_error=str(core.last_error or ""),
+        state=together.state.value,
+        state_seconds={
+            state.value: spent for state, spent in together.state_seconds.items() if spent
+        },
+        last_error=str(together.last_error or ""),
     )
-    link = core.link
-    if link is not None:
-        found.bytes_in += link.input.bytes_in
-        found.bytes_out += link.bytes_out
+    for core in together.cores:
+        for name in ("connects", "reconnects", "reconnect_attempts", "poll_detected",
+                     "blocked_seconds", "bytes_in", "bytes_out"):  # fmt: skip
+            setattr(found, name, getattr(found, name) + getattr(core, name))
+        if core.link is not None:
+            found.connections += core.is_connected
+            found.bytes_in += core.link.input.bytes_in
+            found.bytes_out += core.link.bytes_out
     buckets = [0] * 32
-    for member in core.everybody():
+    for member in (each for core in together.cores for each in core.everybody()):
         if isinstance(member, BaseProducer):
             _add_producer(found, member)
             buckets = [a + b for a, b in zip(buckets, member.latency_buckets, strict=True)]

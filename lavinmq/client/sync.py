@@ -43,6 +43,7 @@ from lavinmq.client.face import (
 )
 from lavinmq.client.producing import BaseProducer, Prepared, check_target
 from lavinmq.client.rpc import RpcCaller
+from lavinmq.client.together import Together
 from lavinmq.client.values import BufferPolicy, ConnectionState, PublishMode
 
 T = TypeVar("T")
@@ -53,10 +54,10 @@ Table = Mapping[str, Any] | None
 class Producer(BaseProducer):
     """Publishes; made by `Client.producer`."""
 
-    def __init__(self, client: Client, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, client: Client, core: Core, *args: Any, **kwargs: Any) -> None:
         self._client = client
         self._room = threading.Condition()
-        super().__init__(client._core, *args, **kwargs)
+        super().__init__(core, *args, **kwargs)
 
     def publish_batch(self, bodies: Iterable[Any], **options: Any) -> Receipt:
         """Give many messages; the receipt is of all, its first failure is theirs."""
@@ -364,7 +365,8 @@ class Client(Face):
         self, url: str | None = None, config: Config | None = None, **overrides: Any
     ) -> None:
         target, made = settle(url, config, overrides)
-        self._core = Core(target, made, self._dispatch, self)
+        self._together = Together(target, made, self._dispatch, self)
+        self._core = self._together.first
         self._declaring = Declaring(self._core)
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -379,7 +381,7 @@ class Client(Face):
     def start(self) -> Self:
         """Connect; with `fail_fast` wait for it. Raises: why there is no connection."""
         with self._lock:
-            if self._loop is None and self._core.state is not ConnectionState.CLOSED:
+            if self._loop is None and self.state is not ConnectionState.CLOSED:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
                     target=self._serve, args=(self._loop,), name="lavinmq-client", daemon=True
@@ -387,7 +389,7 @@ class Client(Face):
                 self._thread.start()
                 _living.add(self)
         try:
-            self.run(self._core.start())
+            self.run(self._together.start())
         except BaseException:
             self._end_threads()
             raise
@@ -452,10 +454,10 @@ class Client(Face):
         """End all: what is buffered goes out within the time, or is dropped with a word."""
         with self._lock:
             if self._loop is None:
-                self._core.state = ConnectionState.CLOSED
+                self._together.end()
                 return
         with contextlib.suppress(ClosedError):
-            self.run(self._core.close(timeout, flush))
+            self.run(self._together.close(timeout, flush))
         self._end_threads()
 
     def _end_threads(self) -> None:
@@ -475,23 +477,25 @@ class Client(Face):
     def _forked(self) -> None:
         """In the child: the threads are not here, and the socket is the parent's."""
         self._is_forked = True
-        self._core.state = ConnectionState.CLOSED
+        self._together.end()
         error = ClosedError("the process was forked: make a client of its own")
-        for member in self._core.members:
-            member._error = error  # type: ignore[attr-defined]
-            if isinstance(member, Producer):
-                member.accepting = False
-        link = self._core.link
-        sock = link.transport.get_extra_info("socket") if link and link.transport else None
-        if sock is not None and sock.fileno() >= 0:
-            with contextlib.suppress(OSError):
-                os.close(sock.fileno())
+        for core in self._together.cores:
+            for member in core.members:
+                member._error = error  # type: ignore[attr-defined]
+                if isinstance(member, Producer):
+                    member.accepting = False
+            link = core.link
+            sock = link.transport.get_extra_info("socket") if link and link.transport else None
+            if sock is not None and sock.fileno() >= 0:
+                with contextlib.suppress(OSError):
+                    os.close(sock.fileno())
 
     # ---- what the program asks for
 
     def wait_connected(self, timeout: float | None = None) -> None:
         """Wait for a connection. Raises: ClientConnectionError, ClosedError."""
-        self.run(self._started().connected(timeout))
+        self._started()
+        self.run(self._together.connected(timeout))
 
     def producer(
         self,
@@ -510,9 +514,11 @@ class Client(Face):
         exchange. Raises: ConfigError, ChannelClosed."""
         check_target(queue, exchange, routing_key)
         config = narrowed(self.config, PRODUCER_OPTIONS, options)
-        core = self._started()
+        self._started()
+        core = self._together.for_producer()
         made = Producer(
             self,
+            core,
             queue,
             exchange=exchange or "",
             routing_key=routing_key or "",
@@ -684,7 +690,8 @@ class Client(Face):
 
     def update_secret(self, secret: str) -> None:
         """Give the broker a new access token. Raises: ClientConnectionError."""
-        self.run(self._started().renew(secret))
+        self._started()
+        self.run(self._together.renew(secret))
 
     def __enter__(self) -> Self:
         return self.start()

@@ -123,7 +123,15 @@ class Topology:
             del self.bindings[binding]
             self.bindings[replace(binding, destination=new)] = None
 
-    def restoring(self) -> Iterator[Entity]:
-        """Exchanges and queues, in the order of their declaration; bindings come after them."""
+    def restoring(self, is_beside: bool = False) -> Iterator[Entity]:
+        """What to declare, in which order: exchanges and queues as they were declared, then
+        bindings; `is_beside`: without the queues that are another connection's alone."""
         yield from list(self.exchanges.values())
-        yield from list(self.queues.values())
+        apart = {spec.name for spec in self.queues.values()
+                 if is_beside and (spec.exclusive or spec.server_named)}  # fmt: skip
+        for queue in list(self.queues.values()):
+            if queue.name not in apart:
+                yield queue
+        for binding in list(self.bindings):
+            if binding.of_exchange or binding.destination not in apart:
+                yield binding

@@ -44,7 +44,7 @@ class _Pair:
     def _upward(self) -> None:
         with contextlib.suppress(OSError):
             while data := self.client.recv(65536):
-                self.proxy.wait_while_stalled("up")
+                self.proxy.wait_while_stalled("up", self)
                 self.broker.sendall(data)
         self.end()
 
@@ -61,7 +61,7 @@ class _Pair:
                     frame = (kind, channel, buffer[7 : 7 + size])
                     buffer = buffer[size + 8 :]
                     out += self.proxy.judge(frame)
-                self.proxy.wait_while_stalled("down")
+                self.proxy.wait_while_stalled("down", self)
                 self.say(b"".join(map(packed, out)))
         self.end()
 
@@ -102,6 +102,7 @@ class FaultProxy:
         """Each new connection takes the next one for `bytes_left`."""
         self.connections = 0
         self._stalled: set[str] = set()
+        self._held: set[_Pair] = set()
         self._flow = threading.Condition()
         self._thread = threading.Thread(target=self._accept, daemon=True)
         self._thread.start()
@@ -155,12 +156,28 @@ class FaultProxy:
         """Let all pass again."""
         with self._flow:
             self._stalled.clear()
+            self._held.clear()
             self._flow.notify_all()
 
-    def wait_while_stalled(self, way: str) -> None:
-        """Called by the threads of a connection."""
+    def hold(self, pair: _Pair) -> None:
+        """Let nothing of one connection pass to the broker."""
         with self._flow:
-            self._flow.wait_for(lambda: way not in self._stalled, 60)
+            self._held.add(pair)
+
+    def release(self, pair: _Pair) -> None:
+        """Let it pass again."""
+        with self._flow:
+            self._held.discard(pair)
+            self._flow.notify_all()
+
+    def wait_while_stalled(self, way: str, pair: _Pair) -> None:
+        """Called by the threads of a connection."""
+
+        def passes() -> bool:
+            return way not in self._stalled and not (way == "up" and pair in self._held)
+
+        with self._flow:
+            self._flow.wait_for(passes, 60)
 
     def close(self) -> None:
         """End all."""

@@ -1,0 +1,112 @@
+"""The connections of one client as one: one for all, or one for consumers and some for producers.
+
+With `separate_connections`, or a `pool_size` above 1, a broker that takes no messages for now holds
+publishing connections up, and no consumer. Declarations, questions and channels are on the first
+connection, which is the consumers'. The state of a client is that of the worst of its connections;
+when one of them gives up, it gives up as a whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import Any, Final
+
+from lavinmq.client.config import Config
+from lavinmq.client.core import Core
+from lavinmq.client.url import Target
+from lavinmq.client.values import ConnectionState
+
+WORST_FIRST: Final = (
+    ConnectionState.CLOSED, ConnectionState.CLOSING, ConnectionState.IDLE,
+    ConnectionState.CONNECTING, ConnectionState.RECONNECTING, ConnectionState.BLOCKED,
+    ConnectionState.CONNECTED,
+)  # fmt: skip
+CONNECTED: Final = (ConnectionState.CONNECTED, ConnectionState.BLOCKED)
+
+
+class Together:
+    """All connections of a client; the first is the consumers'."""
+
+    def __init__(
+        self, target: Target, config: Config, dispatch: Callable[..., None], front: Any
+    ) -> None:
+        self.first = Core(target, config, dispatch, front)
+        self.cores = [self.first]
+        is_apart = config.separate_connections or config.pool_size > 1
+        for number in range(1, config.pool_size + 1 if is_apart else 1):
+            named = config.updated({"name": f"{config.program_name} publisher {number}"})
+            self.cores.append(Core(target, named, dispatch, front, self.first))
+        self.state = ConnectionState.IDLE
+        self.state_seconds = dict.fromkeys(ConnectionState, 0.0)
+        self._since = 0.0
+        self._was_connected = False
+        self._turn = itertools.count()
+        for core in self.cores:
+            core.changed, core.gave_up = self._changed, self._gave_up
+
+    def for_producer(self) -> Core:
+        """The connection whose turn it is to have a producer."""
+        publishing = self.cores[1:] or self.cores
+        return publishing[next(self._turn) % len(publishing)]
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether all connections stand, be they blocked."""
+        return self.state in CONNECTED
+
+    @property
+    def last_error(self) -> Exception | None:
+        """Why a connection ended last; the consumers' if several did."""
+        return next((core.last_error for core in self.cores if core.last_error), None)
+
+    async def start(self) -> None:
+        """Connect; with `fail_fast` wait for all. Raises: why one cannot."""
+        if len(self.cores) == 1:
+            await self.first.start()
+            return
+        ends = await asyncio.gather(
+            *(core.start() for core in self.cores), return_exceptions=True
+        )  # fmt: skip
+        for error in ends:
+            if isinstance(error, BaseException):
+                raise error
+
+    async def connected(self, timeout: float | None) -> None:
+        """Wait until all are connected. Raises: ClientConnectionError, ClosedError."""
+        await asyncio.gather(*(core.connected(timeout) for core in self.cores))
+
+    async def close(self, timeout: float | None, flush: bool) -> None:
+        """Close all, each as `Core.close` does."""
+        await asyncio.gather(*(core.close(timeout, flush) for core in self.cores))
+
+    async def renew(self, secret: str) -> None:
+        """Give the broker a new token for each connection."""
+        await asyncio.gather(*(core.renew(secret) for core in self.cores))
+
+    def end(self) -> None:
+        """No connection is of this process any more, or none was ever made."""
+        self.state = ConnectionState.CLOSED
+        for core in self.cores:
+            core.state = ConnectionState.CLOSED
+
+    def _changed(self, core: Core, cause: Exception | None) -> None:
+        """One of them has another state: tell of it if the whole has."""
+        new = min((each.state for each in self.cores), key=WORST_FIRST.index)
+        old = self.state
+        if new is old:
+            return
+        now = core.loop.time()
+        if old is not ConnectionState.IDLE:
+            self.state_seconds[old] += now - self._since
+        self.state, self._since = new, now
+        core.tell("state_change", old, new, cause)
+        if self.is_connected and old not in CONNECTED:
+            if self._was_connected:
+                core.tell("recovered")
+            self._was_connected = True
+
+    def _gave_up(self, cause: Exception) -> None:
+        for core in self.cores:
+            core.abandon(cause)
