@@ -69,6 +69,7 @@ class BaseConsumer(Member):
         self._error: Exception | None = None
         self._held = 0
         self._held_bytes = 0
+        self._told = self._heard = 0
         self._is_stream = OFFSET in self.arguments
         self._offsets: deque[tuple[int, int]] | None = None
         self._next_offset: int | None = None
@@ -99,9 +100,11 @@ class BaseConsumer(Member):
 
     @property
     def done(self) -> int:
-        """Deliveries that are settled; all of them, if they need not be."""
-        tracker = self.tracker
-        return tracker.delivered if self.no_ack else tracker.acked + tracker.rejected
+        """Deliveries that the broker was told of, and sent more; all, if it need not be told.
+
+        A broker that delivers a message and closes, again and again, gets nothing done by that.
+        """
+        return self.tracker.delivered if self.no_ack else self._heard
 
     @property
     def closed(self) -> bool:
@@ -273,9 +276,11 @@ class BaseConsumer(Member):
         if self._is_stream:
             self._note_offsets()
         self.tracker.flush(out)
+        self._told = self.tracker.acked + self.tracker.rejected
 
     def progressed(self) -> None:
         """Messages came."""
+        self._heard = self._told
         chan = self._chan
         if chan is None:
             return

@@ -79,7 +79,8 @@ class Member:
 
     @property
     def done(self) -> int:
-        """Messages that the broker has confirmed, or was told to forget, since it was made."""
+        """Messages that the broker has confirmed, or was told to forget, since it was made: what
+        says that a connection was worth making again at once."""
         raise NotImplementedError
 
     async def closing(self, flush: bool = True) -> None:
@@ -95,8 +96,8 @@ class Core:
     """
 
     __slots__ = (
-        "_admin", "_admin_lock", "_endpoints", "_is_started", "_known", "_known_most",
-        "_next", "_since", "_supervisor", "_tasks", "_waiting", "_watcher",
+        "_admin", "_admin_lock", "_done_before", "_endpoints", "_is_started", "_known",
+        "_known_most", "_next", "_since", "_supervisor", "_tasks", "_waiting", "_watcher",
         "blocked_seconds", "bytes_in", "bytes_out", "callbacks", "changed", "config",
         "connects", "dispatch", "front", "gave_up", "is_beside", "last_error", "link", "loop",
         "members", "opening", "poll_detected", "reconnect_attempts", "reconnects", "state",
@@ -119,6 +120,7 @@ class Core:
         self.members: dict[Member, None] = {}
         self._known: list[weakref.ref[Any]] = []
         self._known_most = 16
+        self._done_before = 0
         self.callbacks: dict[str, list[Callable[..., Any]]] = (
             {} if beside is None else beside.callbacks
         )
@@ -285,7 +287,9 @@ class Core:
 
     def exit(self, member: Member) -> None:
         """A producer or a consumer has ended."""
-        self.members.pop(member, None)
+        if member in self.members:
+            del self.members[member]
+            self._done_before += member.done
 
     # ---- callbacks and tasks
 
@@ -398,7 +402,7 @@ class Core:
         return await open_link(self.config, self.target, self._endpoint())
 
     def _done(self) -> int:
-        return sum(member.done for member in self.members)
+        return self._done_before + sum(member.done for member in self.members)
 
     def _endpoint(self) -> Endpoint:
         """The next host's turn."""

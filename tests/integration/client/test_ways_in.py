@@ -1,31 +1,24 @@
-"""Ways to a broker (TLS, EXTERNAL, unix sockets, WebSocket), and peers at their end that lie."""
+"""Ways to a broker: TLS, EXTERNAL, unix sockets, WebSocket."""
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import socket
-import struct
 import tempfile
-import threading
-import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from lavinmq.client import Client, ClientConnectionError, ConfigError, ConnectionState, Error
+from lavinmq.client import Client, ClientConnectionError, ConfigError, ConnectionState
 from lavinmq.client.errors import AuthenticationError, ProtocolViolation
 from tests.support.broker import Broker
 from tests.support.certificates import Authority, Identity
-from tests.support.client_frames import frame, method
 from tests.support.inside import Inside, inside
 from tests.support.ports import HOST
 from tests.support.waiting import wait_for
 
 DEADLINE_S = 120.0
-QUICK = "reconnect_initial_delay=0.02&reconnect_max_delay=0.1&health_interval=0.1"
 
 
 @pytest.fixture(scope="module")
@@ -150,124 +143,6 @@ def test_no_websocket_where_there_is_none(broker: Broker) -> None:
 def test_a_virtual_host_that_is_not_there(broker: Broker) -> None:
     with pytest.raises((AuthenticationError, ClientConnectionError), match=r"no-such|530|403|404"):
         Client(f"amqp://guest:guest@{broker.host}:{broker.port}/no-such").start()
-
-
-# ---- liars
-
-Play = Callable[[socket.socket], None]
-
-
-class Liar:
-    """Listens, and plays a part on each connection."""
-
-    def __init__(self, play: Play) -> None:
-        self._play = play
-        self.listener = socket.create_server((HOST, 0))
-        self.url = f"amqp://{HOST}:{self.listener.getsockname()[1]}/?{QUICK}"
-        self.connections = 0
-        self._parts: list[threading.Thread] = []
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                sock, _ = self.listener.accept()
-            except OSError:
-                return
-            self.connections += 1
-            sock.settimeout(5)
-            self._parts.append(threading.Thread(target=self._one, args=(sock,), daemon=True))
-            self._parts[-1].start()
-
-    def _one(self, sock: socket.socket) -> None:
-        with sock, contextlib.suppress(OSError):
-            self._play(sock)
-
-    def close(self) -> None:
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
-        for each in (self._thread, *self._parts):
-            each.join(10)
-            assert not each.is_alive(), "a thread of the test goes on"
-
-
-START = method(0, "connection.start", 0, 9, {"product": "liar"}, b"PLAIN", b"en_US")
-
-
-def shake_hands(sock: socket.socket, tune: tuple[int, int, int] = (0, 131072, 0)) -> None:
-    """The part of an honest broker, up to open-ok."""
-    sock.recv(8)
-    sock.sendall(START)
-    sock.recv(4096)
-    sock.sendall(method(0, "connection.tune", *tune))
-    data = b""
-    while b"\x00\x0a\x00\x28" not in data:
-        more = sock.recv(4096)
-        if not more:
-            raise ConnectionError("the client has gone")  # and no loop that never ends
-        data += more
-    sock.sendall(method(0, "connection.open-ok", ""))
-
-
-def then(data: bytes) -> Play:
-    """Shake hands, say something, and listen on."""
-
-    def play(sock: socket.socket) -> None:
-        shake_hands(sock)
-        sock.sendall(data)
-        while sock.recv(4096):
-            pass
-
-    return play
-
-
-def garbage(sock: socket.socket) -> None:
-    sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10)
-    time.sleep(0.1)
-
-
-def silence(sock: socket.socket) -> None:
-    while sock.recv(4096):
-        pass
-
-
-LIES: dict[str, Play] = {
-    "it closes at once": lambda sock: None,
-    "it speaks another protocol": garbage,
-    "it says nothing": silence,
-    "its frames are too small": lambda sock: shake_hands(sock, (0, 100, 0)),
-    "it answers what nobody asked": then(method(0, "channel.open-ok", b"")),
-    "it speaks on a channel that is not open": then(method(7, "basic.ack", 1, False)),
-    "it sends a frame without an end": then(b"\x01\x00\x00\x00\x00\x00\x04\x00\x0a\x00\x3d\x00"),
-    "it sends a frame larger than agreed": then(b"\x01\x00\x00\x7f\xff\xff\xff"),
-    "it sends an unknown method": then(frame(1, 0, struct.pack(">HH", 10, 99))),
-    "it sends a body on channel 0": then(frame(3, 0, b"x")),
-    "it closes after the handshake": shake_hands,
-}
-
-
-@pytest.mark.parametrize("lie", LIES)
-def test_a_liar_is_left_and_asked_again_with_pauses(lie: str) -> None:
-    """A clear state, an error that says something, no busy loop, and an end in time."""
-    liar = Liar(LIES[lie])
-    client = Client(
-        liar.url, fail_fast=False, connect_timeout=0.3, reconnect_max_attempts=4, close_timeout=0.1
-    )
-    try:
-        client.start()
-        receipt = client.producer("q").publish(b"x") if client.state.value != "closed" else None
-        wait_for(lambda: client.state is ConnectionState.CLOSED, "given up", 60)
-
-        assert client.last_error is not None
-        assert liar.connections <= 6
-        wait_for(lambda: receipt is None or receipt.status == "dropped", "told of its message", 60)
-    except Error:  # who starts or publishes in that moment hears of it, and the tries go on
-        client.close()
-        assert client.state is ConnectionState.CLOSED
-    finally:
-        client.close()
-        liar.close()
 
 
 def test_nobody_there_is_said_with_the_place() -> None:
