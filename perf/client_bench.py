@@ -2,11 +2,13 @@
 
 Each library publishes without confirms, publishes with confirms, and consumes with an ack for each
 message, 16 bytes and 1 KiB, in a process of its own. Two figures for publishing: *accepted* is when
-the last call returned, *there* is when the broker has the last message (with confirms: has
-confirmed it). A library that is not installed is left out, and said. The broker is this
-repository's, in a process of its own, unless `--url` names another.
+the last call returned; *confirmed* when the broker has confirmed the last message, and without
+confirms *there*, when the broker has it. Ours has further rows: `client_rows.py`. A library that is
+not installed is left out, and said. The brokers are this repository's and, if asked for, RabbitMQ,
+each in a process of its own on one core, unless `--url` names another.
 
-Usage: python perf/client_bench.py [--messages N] [--only NAME] [--url URL] [--json FILE]
+Usage: python perf/client_bench.py [--messages N] [--only NAME] [--brokers ours rabbitmq]
+       [--url URL] [--json FILE]
 """
 
 from __future__ import annotations
@@ -17,125 +19,36 @@ import importlib
 import importlib.util
 import json
 import multiprocessing
-import socket
-import subprocess
+import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-QUEUE = "client-bench"
-IN_FLIGHT = 1000
-Figures = dict[str, float]
-Scenario = Callable[[str, int, bytes], Figures]
+# Started as a script, `perf` itself is on the path; the package is found one level up.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from perf import brokers
+from perf.brokers import Contender, RunningBroker
+from perf.client_rows import (
+    IN_FLIGHT,
+    QUEUE,
+    ROWS,
+    Figures,
+    Scenario,
+    filled,
+    wait_until_there,
+)
+from perf.measure import BenchError, machine_facts
 
 
-def wait_until_there(url: str, n: int) -> None:
-    """Wait until the queue has so many ready messages."""
-    from lavinmq.client import Client
-
-    with Client(url) as client:
-        while client.queue(QUEUE, passive=True).message_count < n:
-            time.sleep(0.002)
-
-
-def filled(url: str, n: int, body: bytes) -> None:
-    """Put messages into an empty queue."""
-    from lavinmq.client import Client
-
-    with Client(url) as client:
-        client.queue(QUEUE)
-        client.purge(QUEUE)
-        if n:
-            client.producer(QUEUE).publish_batch([body] * n).result(600)
-
-
-# ---- ours
-
-
-def ours_publish(url: str, n: int, body: bytes) -> Figures:
-    from lavinmq.client import Client
-
-    with Client(url) as client:
-        producer = client.producer(QUEUE, "fire_and_forget")
-        publish = producer.publish
-        start = time.perf_counter()
-        for _ in range(n):
-            publish(body)
-        accepted = time.perf_counter() - start
-        wait_until_there(url, n)
-        return {"accepted": n / accepted, "there": n / (time.perf_counter() - start)}
-
-
-def ours_batch(url: str, n: int, body: bytes) -> Figures:
-    from lavinmq.client import Client
-
-    with Client(url) as client:
-        producer = client.producer(QUEUE, "fire_and_forget", buffer_size=100_000)
-        bodies = [body] * 10_000
-        start = time.perf_counter()
-        for _ in range(n // len(bodies)):
-            producer.publish_batch(bodies)
-        accepted = time.perf_counter() - start
-        wait_until_there(url, n // len(bodies) * len(bodies))
-        return {"accepted": n / accepted, "there": n / (time.perf_counter() - start)}
-
-
-def ours_confirmed(url: str, n: int, body: bytes) -> Figures:
-    from lavinmq.client import Client
-
-    with Client(url, max_in_flight=IN_FLIGHT) as client:
-        producer = client.producer(QUEUE)
-        publish = producer.publish
-        start = time.perf_counter()
-        for _ in range(n):
-            publish(body)
-        accepted = time.perf_counter() - start
-        producer.flush(600)
-        return {"accepted": n / accepted, "there": n / (time.perf_counter() - start)}
-
-
-def ours_consume(url: str, n: int, body: bytes) -> Figures:
-    from lavinmq.client import Client
-
-    with Client(url) as client, client.consumer(QUEUE, prefetch=IN_FLIGHT) as consumer:
-        left, start = n, time.perf_counter()
-        for message in consumer:
-            message.ack()
-            left -= 1
-            if not left:
-                break
-        return {"consumed": n / (time.perf_counter() - start)}
-
-
-def ours_batches(url: str, n: int, body: bytes) -> Figures:
-    from lavinmq.client import Client
-
-    with Client(url) as client, client.consumer(QUEUE, prefetch=10 * IN_FLIGHT) as consumer:
-        left, start = n, time.perf_counter()
-        for batch in consumer.batches():
-            left -= batch.ack()
-            if left <= 0:
-                break
-        return {"consumed": n / (time.perf_counter() - start)}
-
-
-def ours_async_confirmed(url: str, n: int, body: bytes) -> Figures:
-    from lavinmq.client import AsyncClient
-
-    async def main() -> Figures:
-        async with AsyncClient(url, max_in_flight=IN_FLIGHT) as client:
-            producer = await client.producer(QUEUE)
-            start = time.perf_counter()
-            for _ in range(n):
-                await producer.publish(body)
-            accepted = time.perf_counter() - start
-            await producer.flush(600)
-            return {"accepted": n / accepted, "there": n / (time.perf_counter() - start)}
-
-    return asyncio.run(main())
+def published(n: int, accepted_s: float, spent_s: float, confirms: bool) -> Figures:
+    """Both figures of a publisher; the second has a name that says what it knows."""
+    name = "confirmed" if confirms else "there"
+    return {"accepted": n / accepted_s, name: n / spent_s}
 
 
 # ---- pika
@@ -156,7 +69,7 @@ def pika_publish(url: str, n: int, body: bytes, confirms: bool = False) -> Figur
     connection.close()
     if not confirms:
         wait_until_there(url, n)
-    return {"accepted": n / accepted, "there": n / (time.perf_counter() - start)}
+    return published(n, accepted, time.perf_counter() - start, confirms)
 
 
 def pika_confirmed(url: str, n: int, body: bytes) -> Figures:
@@ -201,7 +114,7 @@ def aio_pika_publish(url: str, n: int, body: bytes, confirms: bool = False) -> F
             accepted = time.perf_counter() - start
         if not confirms:
             await asyncio.to_thread(wait_until_there, url, n)
-        return {"accepted": n / accepted, "there": n / (time.perf_counter() - start)}
+        return published(n, accepted, time.perf_counter() - start, confirms)
 
     return asyncio.run(main())
 
@@ -248,7 +161,7 @@ def amqpstorm_publish(url: str, n: int, body: bytes, confirms: bool = False) -> 
         wait_until_there(url, n)
     spent = time.perf_counter() - start
     connection.close()
-    return {"accepted": n / accepted, "there": n / spent}
+    return published(n, accepted, spent, confirms)
 
 
 def amqpstorm_confirmed(url: str, n: int, body: bytes) -> Figures:
@@ -273,7 +186,7 @@ def kombu_publish(url: str, n: int, body: bytes, confirms: bool = False) -> Figu
         accepted = time.perf_counter() - start
         if not confirms:
             wait_until_there(url, n)
-        return {"accepted": n / accepted, "there": n / (time.perf_counter() - start)}
+        return published(n, accepted, time.perf_counter() - start, confirms)
 
 
 def kombu_confirmed(url: str, n: int, body: bytes) -> Figures:
@@ -304,12 +217,7 @@ def kombu_consume(url: str, n: int, body: bytes) -> Figures:
 
 # Name, package, scenario, what part of the messages it gets, and whether the queue is full before.
 SCENARIOS: list[tuple[str, str, Scenario, float, bool]] = [
-    ("lavinmq.client publish", "lavinmq", ours_publish, 1, False),
-    ("lavinmq.client publish_batch", "lavinmq", ours_batch, 2, False),
-    ("lavinmq.client publish, confirmed", "lavinmq", ours_confirmed, 1, False),
-    ("lavinmq.client publish, confirmed, asyncio", "lavinmq", ours_async_confirmed, 1, False),
-    ("lavinmq.client consume", "lavinmq", ours_consume, 1, True),
-    ("lavinmq.client consume, batches", "lavinmq", ours_batches, 2, True),
+    *((f"lavinmq.client {name}", "lavinmq", *row) for name, *row in ROWS),
     ("pika publish", "pika", pika_publish, 0.04, False),
     ("pika publish, confirmed one by one", "pika", pika_confirmed, 0.01, False),
     ("pika consume", "pika", pika_consume, 0.04, True),
@@ -325,38 +233,16 @@ SCENARIOS: list[tuple[str, str, Scenario, float, bool]] = [
 
 
 @contextmanager
-def running_broker() -> Iterator[str]:
-    """A broker in a process of its own; yields its URL."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    with tempfile.TemporaryDirectory() as directory:
-        command = [sys.executable, "-m", "lavinmq", "-D", directory, "-p", str(port)]
-        ports = ("http", "metrics-http", "https", "mqtt", "mqtts")
-        options = [part for name in ports for part in (f"--{name}-port", "-1")]
-        process = subprocess.Popen(
-            [*command, *options, "--control-unix-path", ""],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            url = f"amqp://guest:guest@127.0.0.1:{port}/%2F"
-            wait_for_port(port, process)
-            yield url
-        finally:
-            process.terminate()
-            process.wait(20)
-
-
-def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
-    """Wait until somebody listens there. Raises: SystemExit when the broker has ended."""
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return
-        except OSError:
-            if process.poll() is not None:
-                raise SystemExit("the broker does not start") from None
-            time.sleep(0.05)
+def running_broker(contender: Contender) -> Iterator[str]:
+    """A broker in a process of its own; yields its URL. Raises: BenchError."""
+    if contender.launch is None:
+        raise BenchError(f"{contender.label} is not installed")
+    with tempfile.TemporaryDirectory() as root:
+        core = min(os.sched_getaffinity(0))
+        log = Path(root) / "broker.out"
+        with RunningBroker(contender.launch(Path(root), 0), core, log) as broker:
+            print(f"{contender.name}: {broker.version}", flush=True)
+            yield f"amqp://guest:guest@127.0.0.1:{broker.port}/%2F"
 
 
 def measure(scenario: Scenario, url: str, n: int, body: bytes) -> Figures:
@@ -365,37 +251,49 @@ def measure(scenario: Scenario, url: str, n: int, body: bytes) -> Figures:
         return pool.apply(scenario, (url, n, body))
 
 
+def rows(broker: str, url: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Measure all that was asked for with one broker."""
+    for size in options.sizes:
+        for name, package, scenario, part, is_full in SCENARIOS:
+            if options.only not in name:
+                continue
+            if importlib.util.find_spec(package) is None:
+                print(f"{name}: {package} is not installed", flush=True)
+                continue
+            n = max(1000, int(options.messages * part * (1 if size <= 64 else 0.25)))
+            n = n // 10_000 * 10_000 or n
+            body = bytes(size)
+            filled(url, n if is_full else 0, body)
+            figures = measure(scenario, url, n, body)
+            shown = "  ".join(f"{key} {value:>11,.1f}" for key, value in figures.items())
+            print(f"{broker:>8} {size:>5} B  {name:<46} {shown}", flush=True)
+            yield {"broker": broker, "name": name, "size": size, "messages": n, **figures}
+
+
 def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--messages", type=int, default=1_000_000)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--url", default="")
-    parser.add_argument("--json", default="")
-    parser.add_argument("--sizes", type=int, nargs="*", default=[16, 1024])
+    add = parser.add_argument
+    add("--messages", type=int, default=1_000_000)
+    add("--only", default="", help="rows whose name has this in it")
+    add("--brokers", nargs="*", choices=("ours", "rabbitmq"), default=["ours"])
+    add("--url", default="", help="a broker that runs, in place of those")
+    add("--json", default="")
+    add("--sizes", type=int, nargs="*", default=[16, 1024])
     options = parser.parse_args()
     found: list[dict[str, Any]] = []
-    with running_broker() as own:
-        url = options.url or own
-        for size in options.sizes:
-            for name, package, scenario, part, is_full in SCENARIOS:
-                if options.only not in name:
-                    continue
-                if importlib.util.find_spec(package) is None:
-                    print(f"{name}: {package} is not installed", flush=True)
-                    continue
-                n = max(1000, int(options.messages * part * (1 if size <= 64 else 0.25)))
-                n = n // 10_000 * 10_000 or n
-                body = bytes(size)
-                filled(url, n if is_full else 0, body)
-                figures = measure(scenario, url, n, body)
-                row = {"name": name, "size": size, "messages": n, **figures}
-                found.append(row)
-                shown = "  ".join(f"{key} {value:>11,.0f}/s" for key, value in figures.items())
-                print(f"{size:>5} B  {name:<46} {shown}", flush=True)
+    contenders = {
+        "ours": brokers.ours("ours", "lavinmq", brokers.DEFAULT_COMMAND),
+        "rabbitmq": brokers.rabbitmq(),
+    }
+    if options.url:
+        found += rows("given", options.url, options)
+    for name in () if options.url else options.brokers:
+        with running_broker(contenders[name]) as url:
+            found += rows(name, url, options)
     if options.json:
-        with open(options.json, "w") as file:
-            json.dump(found, file, indent=1)
+        result = {"machine": machine_facts(), "rows": found}
+        Path(options.json).write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

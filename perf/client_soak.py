@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -50,7 +50,7 @@ SAMPLES = 30
 WARM = 0.1
 """The part of a run that memory is not judged by."""
 GROWTH_MIB = 16.0
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 START_S = 300.0
 OPTIONS: dict[str, Any] = {
     "reconnect_initial_delay": 0.002,
@@ -84,10 +84,10 @@ class End(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
-        if self.other is not None and self.other.transport is not None:
-            self.other.transport.write(data)
-        else:
+        if self.other is None or self.other.transport is None:
             self.early += data
+        elif not self.other.is_gone:
+            self.other.transport.write(data)
 
     def pause_writing(self) -> None:
         """Whoever reads here is slow: do not read there."""
@@ -120,6 +120,7 @@ class Network:
     def __init__(self, port: int, every_s: float) -> None:
         self._port, self._every_s = port, every_s
         self.cuts = 0
+        self._is_calm = False
         self._reaching: set[asyncio.Task[Any]] = set()
 
     def doom(self, end: End) -> None:
@@ -128,7 +129,7 @@ class Network:
         asyncio.get_running_loop().call_later(age, self._cut, end)
 
     def _cut(self, end: End) -> None:
-        if not end.is_gone:
+        if not end.is_gone and not self._is_calm:
             self.cuts += 1
             for each in (end, end.other):
                 if each is not None:
@@ -150,29 +151,35 @@ class Network:
                 end.transport.abort()
 
     async def serve(self) -> None:
-        """Say the port, carry until standard input ends, then say how often it has cut."""
+        """Say the port, cut until a line comes in, say how often, and carry on to the end."""
         loop = asyncio.get_running_loop()
         server = await loop.create_server(lambda: End(self), HOST, 0)
         print(server.sockets[0].getsockname()[1], flush=True)
-        await loop.run_in_executor(None, sys.stdin.read)
+        await loop.run_in_executor(None, sys.stdin.readline)
+        self._is_calm = True
         print(self.cuts, flush=True)
+        await loop.run_in_executor(None, sys.stdin.read)
 
 
 @contextmanager
-def network(port: int, every_ms: float) -> Iterator[tuple[int, list[int]]]:
-    """A network in a process of its own; yields its port, and a list for the number of cuts."""
+def network(port: int, every_ms: float) -> Iterator[tuple[int, Callable[[], int]]]:
+    """A network in a process of its own; yields its port, and what calms it: how often it cut."""
     argv = [sys.executable, __file__, "--network", str(port), "--every-ms", str(every_ms)]
     process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None and process.stdout is not None
-    cuts: list[int] = []
+    words, answers = process.stdin, process.stdout
+
+    def calm() -> int:
+        print("calm", file=words, flush=True)
+        return int(answers.readline())
+
     try:
-        yield int(process.stdout.readline()), cuts
-        process.stdin.close()
-        cuts.append(int(process.stdout.readline()))
+        yield int(answers.readline()), calm
     finally:
         process.kill()
         process.wait()
-        process.stdout.close()
+        words.close()
+        answers.close()
 
 
 # ---- the books
@@ -316,7 +323,7 @@ class Pair:
 
 def soak(port: int, minutes: float, every_ms: float) -> dict[str, Any]:
     """Load a broker through a network that is cut; return the figures. Raises: BenchError."""
-    with network(port, every_ms) as (way, cuts):
+    with network(port, every_ms) as (way, calm):
         url = f"amqp://guest:guest@{HOST}:{way}/%2F"
         pairs = [Pair(mode, url) for mode in MODES]
         begin, seconds, samples = time.monotonic(), minutes * 60, []
@@ -324,6 +331,7 @@ def soak(port: int, minutes: float, every_ms: float) -> dict[str, Any]:
             time.sleep(max(0.0, begin + seconds * n / SAMPLES - time.monotonic()))
             samples.append(_sample(time.monotonic() - begin, pairs))
             print(json.dumps(samples[-1]), flush=True)
+        cuts = calm()
         for pair in pairs:
             pair.finish()
     failures = [failure for pair in pairs for failure in pair.books.failures]
@@ -332,7 +340,7 @@ def soak(port: int, minutes: float, every_ms: float) -> dict[str, Any]:
         if samples[-1][name] - warm[name] > most:
             failures.append(f"{name} grew from {warm[name]:.1f} to {samples[-1][name]:.1f}")
     return {
-        "minutes": minutes, "every_ms": every_ms, "cuts": cuts[0], "failures": failures,
+        "minutes": minutes, "every_ms": every_ms, "cuts": cuts, "failures": failures,
         "begin": warm, "end": samples[-1],
         "reconnects": sum(each.metrics().reconnects for pair in pairs
                           for each in (pair.publishing, pair.consuming)),

@@ -21,7 +21,8 @@ PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 """The one on PATH changes the user when it is run as root."""
 PLUGINS = ("rabbitmq_management", "rabbitmq_shovel", "rabbitmq_shovel_management",
            "rabbitmq_federation", "rabbitmq_federation_management")  # fmt: skip
-START_S = 60.0
+START_S = 240.0
+"""Erlang needs a minute and more where many others work."""
 STOP_S = 20.0
 CONFIGURATION = """\
 listeners.tcp.1 = {host}:{port}
@@ -50,7 +51,11 @@ class RabbitMQ:
         (directory / "rabbitmq.conf").write_text(configuration)
         (directory / "plugins").write_text(f"[{','.join(PLUGINS)}].\n")
         self._names = subprocess.Popen(["epmd", "-port", str(self._epmd), "-address", HOST])
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
 
     def start(self) -> None:
         """Start it, and wait until its API answers. Raises: AssertionError with its log."""
