@@ -217,7 +217,10 @@ def kombu_consume(url: str, n: int, body: bytes) -> Figures:
 
 # Name, package, scenario, what part of the messages it gets, and whether the queue is full before.
 SCENARIOS: list[tuple[str, str, Scenario, float, bool]] = [
-    *((f"lavinmq.client {name}", "lavinmq", *row) for name, *row in ROWS),
+    *(
+        (f"lavinmq.client {name}", "lavinmq", row, part, is_full)
+        for name, row, part, is_full in ROWS
+    ),
     ("pika publish", "pika", pika_publish, 0.04, False),
     ("pika publish, confirmed one by one", "pika", pika_confirmed, 0.01, False),
     ("pika consume", "pika", pika_consume, 0.04, True),

@@ -115,7 +115,7 @@ class End(asyncio.Protocol):
 
 
 class Network:
-    """Carries connections to a port, and resets each after a while of so many seconds in the mean."""
+    """Carries connections to a port, and resets each at an age of so many seconds in the mean."""
 
     def __init__(self, port: int, every_s: float) -> None:
         self._port, self._every_s = port, every_s
@@ -143,9 +143,9 @@ class Network:
 
     async def _reach(self, end: End) -> None:
         loop = asyncio.get_running_loop()
-        end.other = End(self, end)
+        end.other = other = End(self, end)
         try:
-            await loop.create_connection(lambda: end.other, HOST, self._port)
+            await loop.create_connection(lambda: other, HOST, self._port)
         except OSError:
             if end.transport is not None:
                 end.transport.abort()
@@ -360,7 +360,8 @@ def _figures(pair: Pair) -> dict[str, int]:
     return {
         "given": books.given, "confirmed": pair.producer.count_of("confirmed"),
         "sent": pair.producer.count_of("sent"), "resent": pair.producer.resent,
-        "came": books.next - books.missing, "came again": books.again, "came late": books.late, "lost": books.missing,
+        "came": books.next - books.missing, "came again": books.again,
+        "came late": books.late, "lost": books.missing,
         "stale acks": pair.consumer.tracker.stale_acks,
     }  # fmt: skip
 

@@ -101,6 +101,7 @@ cdef class Ring:
     cdef u64[N_OUTCOMES] wants
     cdef u64[N_OUTCOMES] counts
     cdef u64[LATENCY_BUCKETS] latencies
+    cdef readonly dict dropped_by  # how many were dropped, by reason
     cdef list ended             # receipts with callbacks to run
     cdef list outcomes          # what callbacks are to be told
     cdef readonly u64 count     # messages held
@@ -124,6 +125,7 @@ cdef class Ring:
         if self.slots == NULL:
             raise MemoryError
         self.mask = SLOTS_LEAST - 1
+        self.dropped_by = {}
         self.ended = []
         self.outcomes = []
         self.low_tag = self.next_tag = 1
@@ -376,6 +378,7 @@ cdef class Ring:
         with cython.critical_section(self):
             self.published += 1
             self.counts[OUTCOME_DROPPED] += 1
+            self.count_drop(reason)
             if self.wants[OUTCOME_DROPPED]:
                 message = self.show(body, prepared[0], prepared[1])
                 self.outcomes.append(("dropped", message, reason))
@@ -617,10 +620,18 @@ cdef class Ring:
             Py_XDECREF(receipt)
         s.state = SLOT_FREE
 
+    cdef int count_drop(self, object reason) except -1:
+        """Count one by its reason; an error, of which each is another, is none that is kept."""
+        if not isinstance(reason, BaseException):
+            self.dropped_by[reason] = self.dropped_by.get(reason, 0) + 1
+        return 0
+
     cdef int finish(self, u64 seq, u8 outcome, object reason) except -1:
         """End a message; its slot is free afterwards."""
         cdef slot_t* s = self.slots + (seq & self.mask)
         self.counts[outcome] += 1
+        if outcome == OUTCOME_DROPPED:
+            self.count_drop(reason)
         if self.wants[outcome]:
             self.outcomes.append((OUTCOMES[outcome], self.message_of(s), reason))
         if s.flags & FLAG_FORWARDED:

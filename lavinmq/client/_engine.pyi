@@ -208,6 +208,7 @@ class Ring:
     resent: int
     nacks: int
     unrouted: int
+    dropped_by: dict[Any, int]
     latency_sum: float
     window: int
     channel: int

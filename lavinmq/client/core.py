@@ -96,9 +96,9 @@ class Core:
     """
 
     __slots__ = (
-        "_admin", "_admin_lock", "_done_before", "_endpoints", "_is_started", "_known",
-        "_known_most", "_next", "_since", "_supervisor", "_tasks", "_waiting", "_watcher",
-        "blocked_seconds", "bytes_in", "bytes_out", "callbacks", "changed", "config",
+        "_admin", "_admin_lock", "_blocked_seconds", "_done_before", "_endpoints", "_is_started",
+        "_known", "_known_most", "_next", "_since", "_supervisor", "_tasks", "_waiting",
+        "_watcher", "bytes_in", "bytes_out", "callbacks", "changed", "config",
         "connects", "dispatch", "front", "gave_up", "is_beside", "last_error", "link", "loop",
         "members", "opening", "poll_detected", "reconnect_attempts", "reconnects", "state",
         "target", "topology",
@@ -116,7 +116,7 @@ class Core:
         self.state = ConnectionState.IDLE
         self.link: Link | None = None
         self.is_beside = beside is not None
-        self.topology = Topology() if beside is None else beside.topology
+        self.topology: Topology = Topology() if beside is None else beside.topology
         self.members: dict[Member, None] = {}
         self._known: list[weakref.ref[Any]] = []
         self._known_most = 16
@@ -132,7 +132,7 @@ class Core:
         self.last_error: Exception | None = None
         self.connects = self.reconnects = self.reconnect_attempts = self.poll_detected = 0
         self.bytes_in = self.bytes_out = 0
-        self.blocked_seconds = 0.0
+        self._blocked_seconds = 0.0
         self.loop: asyncio.AbstractEventLoop
         self._since = 0.0
         self.opening: Callable[[], Awaitable[Link]] = self._open_next
@@ -281,6 +281,12 @@ class Core:
                 self.members.pop(member, None)
                 raise
 
+    @property
+    def blocked_seconds(self) -> float:
+        """How long the broker took no messages, until now."""
+        is_blocked = self.state is ConnectionState.BLOCKED
+        return self._blocked_seconds + (self.loop.time() - self._since if is_blocked else 0.0)
+
     def everybody(self) -> list[Any]:
         """Producers and consumers whose figures count, also those that have ended."""
         return [member for each in self._known if (member := each()) is not None]
@@ -338,7 +344,7 @@ class Core:
             return
         now = self.loop.time()
         if old is ConnectionState.BLOCKED:
-            self.blocked_seconds += now - self._since
+            self._blocked_seconds += now - self._since
         self._since, self.state = now, state
         waiting, self._waiting = self._waiting, []
         for each in waiting:
@@ -386,6 +392,8 @@ class Core:
                 lived = self.loop.time() - up_since
                 if lived > max(delay, self.config.reconnect_initial_delay) or self._done() > done:
                     failures = 0
+                    if self.config.failover == "ordered":
+                        self._next = 0
             failures += 1
             most = self.config.reconnect_max_attempts
             if most is not None and failures > most:
@@ -574,7 +582,9 @@ class Core:
                 member.tick(is_blocked)
             except (ConfirmTimeout, ConnectionLost) as error:
                 self.poll_detected += 1
-                link.end(ConnectionLost(str(error)))
+                lost = ConnectionLost(str(error))
+                lost.__cause__ = error
+                link.end(lost)
                 return
 
     # ---- access tokens

@@ -22,6 +22,8 @@ class Metrics:
     nacked: int = 0
     returned: int = 0
     dropped: int = 0
+    drops: dict[str, int] = field(default_factory=dict[str, int])
+    """Those dropped, by the text of their DropReason."""
     resent: int = 0
     buffered: int = 0
     buffered_bytes: int = 0
@@ -49,6 +51,8 @@ class Metrics:
     queues: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
     """By queue, or by exchange/routing key: confirmed, sent, nacked, returned, dropped, buffered,
     capacity."""
+    drops_of: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    """By queue and reason."""
 
     @property
     def messages_sent(self) -> int:
@@ -91,8 +95,11 @@ class Metrics:
                 if figures[result]:
                     labels = f'queue="{_escaped(queue)}",result="{result}"'
                     yield f"amqp_messages_total{{{labels}}} {figures[result]}"
+        yield "# TYPE amqp_messages_dropped_total counter"
+        for (queue, reason), count in self.drops_of.items():
+            labels = f'queue="{_escaped(queue)}",reason="{reason}"'
+            yield f"amqp_messages_dropped_total{{{labels}}} {count}"
         for name, key, kind in (
-            ("amqp_messages_dropped_total", "dropped", "counter"),
             ("amqp_buffer_depth", "buffered", "gauge"),
             ("amqp_buffer_capacity", "capacity", "gauge"),
         ):
@@ -123,7 +130,7 @@ def snapshot(together: Together) -> Metrics:
     found = Metrics(
         state=together.state.value,
         state_seconds={
-            state.value: spent for state, spent in together.state_seconds.items() if spent
+            state.value: spent for state, spent in together.seconds().items() if spent
         },
         last_error=str(together.last_error or ""),
     )
@@ -161,6 +168,10 @@ def _add_producer(found: Metrics, producer: object) -> None:
                ("confirmed", "sent", "nacked", "returned", "dropped")}  # fmt: skip
     figures |= {"buffered": producer.buffer_size, "capacity": producer.buffer_capacity}
     found.queues[producer.label] = figures
+    for reason, count in list(producer.dropped_by.items()):
+        found.drops[reason.value] = found.drops.get(reason.value, 0) + count
+        place = (producer.label, reason.value)
+        found.drops_of[place] = found.drops_of.get(place, 0) + count
     for name in ("confirmed", "sent", "nacked", "returned", "dropped", "buffered"):
         setattr(found, name, getattr(found, name) + figures[name])
     found.published += producer.published

@@ -25,9 +25,13 @@ class ConnectionPool:
         self._turn = itertools.count()
 
     def connect(self) -> Self:
-        """Connect all. Raises: why one cannot."""
-        for client in self.clients:
-            client.start()
+        """Connect all. Raises: why one cannot; then all are closed."""
+        try:
+            for client in self.clients:
+                client.start()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     @property
@@ -53,12 +57,23 @@ class ConnectionPool:
                 return client
         return self.clients[next(self._turn) % self.size]
 
+    def on_pool_connect(self, callback: Callable[[int], Any]) -> None:
+        """Call it with the number of a client that has connected."""
+        self._on(ConnectionState.CONNECTED, callback)
+
     def on_pool_disconnect(self, callback: Callable[[int], Any]) -> None:
         """Call it with the number of a client that lost its connection."""
+        self._on(ConnectionState.RECONNECTING, callback)
 
+    def on_pool_error(self, callback: Callable[[int, Exception], Any]) -> None:
+        """Call it with the number of a client and an error that nobody else hears of."""
+        for number, client in enumerate(self.clients):
+            client.on_error(partial(callback, number))
+
+    def _on(self, state: ConnectionState, call: Callable[[int], Any]) -> None:
         def told(number: int, old: ConnectionState, new: ConnectionState, _: object) -> None:
-            if new is ConnectionState.RECONNECTING and old is not new:
-                callback(number)
+            if new is state and old is not ConnectionState.BLOCKED:
+                call(number)
 
         for number, client in enumerate(self.clients):
             client.on_state_change(partial(told, number))

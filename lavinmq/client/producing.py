@@ -352,7 +352,8 @@ class BaseProducer(_engine.Ring, Member):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self.give_up(DropReason.CLOSED)
+        is_late = isinstance(cause.__cause__, ConfirmTimeout)
+        self.give_up(DropReason.CONFIRM_TIMEOUT if is_late else DropReason.CLOSED)
         self.progressed()
         for _, ready in self._watchers:
             ready()

@@ -39,7 +39,7 @@ class Together:
             named = config.updated({"name": f"{config.program_name} publisher {number}"})
             self.cores.append(Core(target, named, dispatch, front, self.first))
         self.state = ConnectionState.IDLE
-        self.state_seconds = dict.fromkeys(ConnectionState, 0.0)
+        self._seconds = dict.fromkeys(ConnectionState, 0.0)
         self._since = 0.0
         self._was_connected = False
         self._turn = itertools.count()
@@ -60,6 +60,13 @@ class Together:
     def last_error(self) -> Exception | None:
         """Why a connection ended last; the consumers' if several did."""
         return next((core.last_error for core in self.cores if core.last_error), None)
+
+    def seconds(self) -> dict[ConnectionState, float]:
+        """How long it was in each state, until now."""
+        found = dict(self._seconds)
+        if self.state not in (ConnectionState.IDLE, ConnectionState.CLOSED):
+            found[self.state] += self.first.loop.time() - self._since
+        return found
 
     async def start(self) -> None:
         """Connect; with `fail_fast` wait for all. Raises: why one cannot."""
@@ -99,7 +106,7 @@ class Together:
             return
         now = core.loop.time()
         if old is not ConnectionState.IDLE:
-            self.state_seconds[old] += now - self._since
+            self._seconds[old] += now - self._since
         self.state, self._since = new, now
         core.tell("state_change", old, new, cause)
         if self.is_connected and old not in CONNECTED:

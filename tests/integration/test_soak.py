@@ -6,10 +6,11 @@ import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from perf import soak
+from perf import client_soak, soak
 from perf.soak_ledger import VOID, Ledger, Message, Numbers, body_of, message_of
 from tests.support.nursery import broker_command
 
@@ -116,3 +117,40 @@ def test_a_message_that_was_requeued_may_come_again() -> None:
     ledger.close()
 
     assert ledger.failures == []
+
+
+# ---- the client's
+
+
+@pytest.mark.nightly
+def test_a_short_soak_of_the_client_finds_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "soak.json"
+    command = shlex.join(broker_command())
+    options = ["--minutes", "0.1", "--every-ms", "20", "--broker-command", command]
+
+    code = client_soak.main([*options, "--data-dir", str(tmp_path), "--out", str(out)])
+
+    result = json.loads(out.read_text())
+    assert (code, result["failures"]) == (0, [])
+    assert result["cuts"] > 10 and result["modes"]["confirm"]["confirmed"] > 0
+
+
+def noted(mode: str, numbers: list[int], again: int | None = None) -> client_soak.Books:
+    books = client_soak.Books(mode)
+    for number in numbers:
+        books.come(SimpleNamespace(body=b"%d" % number, redelivered=number == again))  # type: ignore[arg-type]
+    return books
+
+
+def test_the_books_of_the_client_notice() -> None:
+    assert not noted("confirm", [0, 1, 2, 1, 2, 3]).failures
+    assert noted("confirm", [0, 2]).failures == ["confirm: 2 came, where 1 was to come"]
+    late = noted("fire_and_forget", [0, 5, 2, 6])
+    assert (late.failures, late.late, late.missing) == ([], 1, 3)
+    assert noted("fire_and_forget", [0, 1, 1]).failures
+    assert not noted("fire_and_forget", [0, 1, 1], again=1).failures
+
+    books = client_soak.Books("confirm")
+    for number in (0, 2):
+        books.end(SimpleNamespace(body=b"%d" % number))  # type: ignore[arg-type]
+    assert books.failures == ["confirm: 2 was confirmed, where 1 was to be"]

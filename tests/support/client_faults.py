@@ -80,7 +80,7 @@ class Run:
         self.publish(AFTER)
         self.producer.flush(WAIT_S)
         if self.mode == "confirm":
-            wait_for(self.settled, lambda: f"all come after {fault.__name__}", WAIT_S)
+            wait_for(self.settled, f"all come after {fault.__name__}", WAIT_S)
             return
         # What was sent last may have gone into a connection that ended.
         end = time.monotonic() + WAIT_S

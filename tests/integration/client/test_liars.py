@@ -8,6 +8,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -243,10 +244,12 @@ def test_neither_heat_nor_growth(lie: str, serving: Callable[[Play], Liar]) -> N
     Counted is the processor time of the client's thread, which a busy machine makes no longer.
     """
     liar = serving(LONGER[lie])
-    options = {"reconnect_initial_delay": 0.05, "reconnect_max_delay": 1.0}
+    options: dict[str, Any] = {"reconnect_initial_delay": 0.05, "reconnect_max_delay": 1.0}
     if lie == "it opens no channel":
         options["rpc_timeout"] = 0.1
-    with Client(liar.url.partition("?")[0], fail_fast=False, close_timeout=0.1, **options) as client:
+    with Client(
+        liar.url.partition("?")[0], fail_fast=False, close_timeout=0.1, **options
+    ) as client:
         producer = client.producer("q", buffer_size=50, buffer_policy="drop_newest", declare=False)
         with contextlib.suppress(Error):
             client.consumer("q", declare=False)
@@ -273,7 +276,7 @@ def attempts_of(
 ) -> list[int]:
     """The numbers of the first attempts to connect again, while a program uses a client."""
     attempts: list[int] = []
-    options = {"reconnect_initial_delay": first_s, "reconnect_max_delay": first_s}
+    options: dict[str, Any] = {"reconnect_initial_delay": first_s, "reconnect_max_delay": first_s}
     url = liar.url.partition("?")[0]
     with Client(url, fail_fast=False, close_timeout=0.1, **options) as client:
         client.on_reconnect_attempt(lambda attempt, delay: attempts.append(attempt))

@@ -28,7 +28,8 @@ EXAMPLES = [
 PRINTS = {
     "client-0": ["confirmed", "b'one' {'k': 1}"],
     "client-1": ["confirmed", "b'two'"],
-    "client-2": ["42"],
+    "client-2": ["{'confirmed'} 3"],
+    "client-3": ["42"],
     "client-from-others-0": ["confirmed", "greetings b'hello'"],
     "client-from-others-1": ["{'id': 1}"],
     "client-adapters-0": ["5"],

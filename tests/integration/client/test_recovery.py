@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import logging
+import os
 import random
+import sys
 import threading
 import time
+import traceback
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -350,6 +355,34 @@ def test_a_loss_is_seen_by_event_at_once(proxy: FaultProxy) -> None:
         assert client.metrics().poll_detected == 0
 
 
+def test_a_loss_whose_event_was_missed_is_found_by_the_poll(proxy: FaultProxy) -> None:
+    async def deafen() -> None:
+        link = client._core.link
+        assert link is not None and link.transport is not None
+        link.transport.pause_reading()
+
+    with Client(proxy.url, **QUICK) as client:
+        client.run(deafen())
+        proxy.cut()
+        wait_for(lambda: client.metrics().reconnects == 1, "reconnected", 20)
+
+        assert client.metrics().poll_detected == 1
+
+
+@pytest.mark.parametrize(("failover", "again"), [("ordered", "first"), ("round-robin", "second")])
+def test_with_an_order_the_first_host_is_tried_first_again(
+    proxy: FaultProxy, broker: Broker, queue: str, failover: str, again: str
+) -> None:
+    with FaultProxy(broker.host, broker.port) as second:
+        url = f"amqp://guest:guest@127.0.0.1:{proxy.port},127.0.0.1:{second.port}/%2F"
+        with Client(url, **QUICK, failover=failover) as client:
+            client.producer(queue).publish(b"x").result(10)
+            proxy.cut()
+            wait_for(lambda: client.metrics().reconnects == 1, "reconnected")
+            found = (proxy.connections, second.connections)
+            assert found == {"first": (2, 0), "second": (1, 1)}[again]
+
+
 def test_hosts_are_tried_in_turn(proxy: FaultProxy, broker: Broker) -> None:
     url = f"amqp://guest:guest@127.0.0.1:1,127.0.0.1:{proxy.port}/%2F"
     with pytest.raises(ClientConnectionError):
@@ -382,6 +415,34 @@ def test_a_wrong_password_is_not_tried_again_and_not_shown(broker: Broker) -> No
     with pytest.raises(ClosedError):
         client.queue("q")
     client.close()
+
+
+def test_a_password_is_in_no_error_log_repr_or_callback(
+    broker: Broker, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    shown: list[object] = []
+    password = "hunter" + "2"  # a traceback shows lines of this file, too
+
+    def step(*values: object) -> None:
+        shown.extend(values)
+
+    places = [f"{broker.host}:{broker.port}", "127.0.0.1:1", "no-such-host.invalid:1"]
+    for place in places:
+        for more in ("/", "/nowhere", "/?auth=amqplain", "/a/b", "/?heartbeat=hunter", ":x/"):
+            try:
+                client = Client(f"amqp://guest:{password}@{place}{more}", connect_timeout=2)
+                client.on_error(shown.append)
+                client.on_state_change(step)
+                shown += [client, client.config, client._core.target, client.metrics()]
+                client.start()
+            except Error as error:
+                shown += [error, error.__cause__, error.__context__, *error.args]
+                shown.append("".join(traceback.format_exception(error)))
+    out = "".join(capfd.readouterr())
+
+    assert len(shown) > 50
+    assert password not in f"{shown!r} {[str(each) for each in shown]} {caplog.text} {out}"
 
 
 def test_attempts_have_a_limit(broker: Broker) -> None:
@@ -466,6 +527,38 @@ def test_a_reconnect_leaks_nothing(proxy: FaultProxy) -> None:
         client.delete_queue("client-leak")
         proxy.pairs.clear()
     wait_for(lambda: threading.active_count() <= before, "threads ended")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("mode", ["confirm", "fire_and_forget"])
+def test_a_thousand_reconnects_leak_nothing(proxy: FaultProxy, queue: str, mode: str) -> None:
+    def held() -> tuple[int, int, int]:
+        producer.flush(30)
+        proxy.pairs[:] = proxy.pairs[-1:]
+        gc.collect()
+        blocks = sys.getallocatedblocks()
+        return blocks, len(os.listdir("/proc/self/fd")), threading.active_count()
+
+    options = {**QUICK, "reconnect_initial_delay": 0.001, "mode": mode}
+    with Client(proxy.url, **options) as client:
+        producer, consumer = client.producer(queue), client.consumer(queue)
+        consumer.subscribe(lambda message: None)
+        client.exchange("leak", "topic")
+        client.queue("leak", durable=False)
+        client.bind("leak", "leak", "#")
+        found = []
+        for n in range(1, 1101):
+            producer.publish(b"x" * 100)
+            proxy.cut()
+            wait_for(lambda n=n: client.metrics().reconnects == n, "reconnected")  # type: ignore[misc]
+            if n in (100, 1100):
+                found.append(held())
+        client.delete_queue("leak")
+        client.delete_exchange("leak")
+
+    # What a connection leaves for a second, to be surely closed, is there in both.
+    assert found[1][0] - found[0][0] < 2000, found
+    assert found[1][1] - found[0][1] < 8 and found[1][2] - found[0][2] < 4, found
 
 
 def test_unconfirmed_messages_are_dropped_with_a_word_at_close(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from lavinmq.client import AsyncClient, Client, ConnectionState
+from lavinmq.client import AsyncClient, Client, ConnectionPool, ConnectionState
 from lavinmq.client.errors import AuthenticationError, ClientConnectionError, ClosedError
 from tests.support.broker import Broker
 from tests.support.client_frames import method
@@ -161,6 +162,42 @@ def test_when_one_gives_up_what_the_others_hold_ends(proxy: FaultProxy, queue: s
         assert consumer.closed and client.metrics().connections == 0
         with pytest.raises(ClosedError):
             client.queue(queue)
+
+
+def test_a_pool_is_connected_as_a_whole_or_not_at_all(proxy: FaultProxy, queue: str) -> None:
+    told: list[str] = []
+    with ConnectionPool(proxy.url, 3, **QUICK) as pool:
+        pool.on_pool_connect(lambda number: told.append(f"connect {number}"))
+        pool.on_pool_disconnect(lambda number: told.append(f"disconnect {number}"))
+        pool.on_pool_error(lambda number, error: told.append(f"error {number} {error}"))
+        assert pool.healthy and pool.healthy_count == pool.size == 3
+        for _ in range(6):
+            assert pool.connection().producer(queue).publish(b"x").result(10) == "confirmed"
+        proxy.cut()
+        wait_for(lambda: len(told) >= 6 and pool.healthy_count == 3, "all came back")
+        pool.clients[1]._core.tell("error", ValueError("by test"))
+        wait_for(lambda: "error 1 by test" in told, "told")
+    for what in ("connect", "disconnect"):
+        assert [told.count(f"{what} {number}") for number in range(3)] == [1, 1, 1]
+
+    proxy.is_refusing = True
+    before = threading.active_count()
+    with pytest.raises(ClientConnectionError), ConnectionPool(proxy.url, 3, **QUICK):
+        pass
+    assert threading.active_count() <= before
+
+
+def test_drops_are_counted_by_reason(own_broker: Broker) -> None:
+    with Client(own_broker.uri, buffer_while_disconnected=False, **QUICK) as client:
+        producer = client.producer("q")
+        own_broker.kill()
+        wait_for(lambda: not client.connected, "lost")
+        for _ in range(3):
+            producer.publish(b"x")
+        metrics = client.metrics()
+
+    assert metrics.dropped == 3 and metrics.drops == {"disconnected": 3}
+    assert 'amqp_messages_dropped_total{queue="q",reason="disconnected"} 3' in metrics.exposition()
 
 
 def test_in_a_forked_child_all_of_them_are_closed(broker: Broker, queue: str) -> None:

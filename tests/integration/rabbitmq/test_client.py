@@ -24,7 +24,9 @@ def test_both_fronts_speak_with_it(rabbit: Side) -> None:
         client.queue("q", arguments={"x-max-length": 1000})
         client.bind("q", "e", "a.#", {"x": 1})
         producer = client.producer(exchange="e", routing_key="a.b")
-        receipts = [producer.publish({"n": n}, headers={"n": n, "list": [1, "2"]}) for n in range(9)]
+        receipts = [
+            producer.publish({"n": n}, headers={"n": n, "list": [1, "2"]}) for n in range(9)
+        ]
         assert {each.result(30) for each in receipts} == {"confirmed"}
         with client.consumer("q", prefetch=3) as consumer:
             for n in range(9):

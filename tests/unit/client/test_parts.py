@@ -222,6 +222,19 @@ def test_a_deleted_queue_takes_its_bindings_along() -> None:
     assert not topology.bindings and not topology.exchanges
 
 
+def test_another_connection_restores_what_is_not_one_connections_alone() -> None:
+    topology = Topology()
+    exchange, shared = ExchangeSpec("e"), QueueSpec("shared")
+    own, named = QueueSpec("own", exclusive=True), QueueSpec("amq.gen-1", server_named=True)
+    bindings = [BindingSpec(name, "e") for name in ("shared", "own", "amq.gen-1")]
+    everything: list[ExchangeSpec | QueueSpec | BindingSpec] = [exchange, shared, own, named]
+    for entity in [*everything, *bindings]:
+        topology.add(entity)
+
+    assert list(topology.restoring()) == [exchange, shared, own, named, *bindings]
+    assert list(topology.restoring(is_beside=True)) == [exchange, shared, bindings[0]]
+
+
 def test_a_renamed_queue_takes_its_bindings_along() -> None:
     topology = Topology()
     topology.add(QueueSpec("amq.gen-1", server_named=True))
@@ -278,8 +291,11 @@ def test_figures_are_read_by_prometheus() -> None:
 
     queues = {'a"b': dict.fromkeys(("confirmed", "sent", "nacked", "returned"), 3)}
     queues['a"b'] |= {"dropped": 1, "buffered": 2, "capacity": 10}
-    text = Metrics(state="connected", confirmed=3, queues=queues).exposition()
+    drops = {('a"b', "closed"): 1}
+    text = Metrics(state="connected", confirmed=3, queues=queues, drops_of=drops).exposition()
 
     families = {family.name: family for family in text_string_to_metric_families(text)}
     assert families["amqp_connection_state"].samples[0].value == 1
     assert families["amqp_buffer_depth"].samples[0].labels == {"queue": 'a"b'}
+    dropped = families["amqp_messages_dropped"].samples[0]
+    assert (dropped.labels, dropped.value) == ({"queue": 'a"b', "reason": "closed"}, 1)

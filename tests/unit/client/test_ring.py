@@ -428,6 +428,42 @@ def test_a_retry_limit_of_the_first_message_is_its_end_alone() -> None:
     assert (first.status, second.status) == ("dropped", "buffered")
 
 
+def test_equal_bodies_are_messages_of_their_own() -> None:
+    """One that is refused has no part in how the others end."""
+    side = Side()
+    receipts = [side.ring.publish(b"same") for _ in range(3)]
+    side.send()
+    side.refuse(2)
+    side.confirm(1)
+    side.confirm(3)
+    assert [each.status for each in receipts] == ["confirmed", "buffered", "confirmed"]
+    for _ in range(5):
+        side.ring.reset()
+        side.connect()
+        assert side.send() == [b"same"]
+        side.refuse(1)
+    side.ring.reset()
+    side.connect()
+    side.send()
+    side.confirm(1)
+
+    assert receipts[1].status == "confirmed" and side.ring.count_of("confirmed") == 3
+
+
+def test_drops_are_counted_by_reason_and_no_error_is_kept() -> None:
+    side = Side(capacity=2)
+    side.ring.publish(b"a")
+    side.ring.refuse(b"b", side.ring.prepare({}), "full")
+    side.ring.drop_oldest("full")
+    side.ring.publish(b"c")
+    side.ring.give_up("closed")
+    side.ring.publish(b"d")
+    side.ring.give_up(ValueError("each is another one"))
+
+    assert side.ring.dropped_by == {"full": 2, "closed": 1}
+    assert side.ring.count_of("dropped") == 4
+
+
 def test_many_threads_lose_nothing_and_keep_their_order() -> None:
     side = Side(capacity=1 << 20, max_in_flight=1 << 20)
     n, threads = 2000, 4
