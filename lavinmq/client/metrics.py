@@ -129,9 +129,7 @@ def snapshot(together: Together) -> Metrics:
 
     found = Metrics(
         state=together.state.value,
-        state_seconds={
-            state.value: spent for state, spent in together.seconds().items() if spent
-        },
+        state_seconds={state.value: spent for state, spent in together.seconds().items() if spent},
         last_error=str(together.last_error or ""),
     )
     for core in together.cores:
