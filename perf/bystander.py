@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any
 
-from lavinmq.client.connection import Address, Channel, Connection
+from tests.support.raw_connection import Address, Channel, Connection
 
 PAUSE_S = 0.001
 TIMEOUT_S = 600.0

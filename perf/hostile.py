@@ -30,7 +30,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from lavinmq.client.connection import ClientError
+from tests.support.raw_connection import ClientError
 from perf import brokers, measure
 from perf.bystander import Bystander
 from perf.hostile_cases import CASES, Broker

@@ -18,8 +18,8 @@ from subprocess import PIPE, Popen
 
 from pamqp import commands
 
-from lavinmq.client import wire
-from lavinmq.client.connection import (
+from tests.support import raw_wire as wire
+from tests.support.raw_connection import (
     Address,
     Channel,
     Connection,

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lavinmq.client.connection import Address, Connection
+from tests.support.raw_connection import Address, Connection
 from perf import topology
 from perf.spark_bench import BODY, Bench, Row, Took
 

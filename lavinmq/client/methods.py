@@ -51,9 +51,11 @@ basic.consume 60 20 HssbbbbT
 basic.consume-ok 60 21 s
 basic.cancel 60 30 sb
 basic.cancel-ok 60 31 s
+basic.publish 60 40 Hssbb
 basic.return 60 50 Hsss
+basic.deliver 60 60 sQbss
 basic.get 60 70 Hsb
-basic.get-ok 60 71 -
+basic.get-ok 60 71 QbssL
 basic.get-empty 60 72 s
 basic.ack 60 80 Qb
 basic.reject 60 90 Qb

@@ -110,7 +110,9 @@ def _endpoint(scheme: str, text: str, path: str) -> Endpoint:
             raise ConfigError("a unix URL without a path")
         return Endpoint(scheme, "", 0, unquote(path))
     if text.startswith("["):
-        host, _, port = text[1:].partition("]")
+        host, mark, port = text[1:].partition("]")
+        if not mark:
+            raise ConfigError("a URL with a [ and no ]")
         port = port.removeprefix(":")
     else:
         host, _, port = text.partition(":")

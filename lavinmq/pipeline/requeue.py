@@ -118,7 +118,7 @@ class Requeue:
     def _deal_with(self, message: Message, number: int) -> None:
         plan = self._plan
         try:
-            properties = Properties.parse(message.properties)
+            properties = Properties.parse(message.raw_properties)
         except ContentError:
             self.outcome.left["unreadable properties"] += 1
             return
@@ -161,20 +161,20 @@ class Requeue:
             self.outcome.left["behind one that failed"] += 1
             return
         sent = self._giving.publish(
-            destination.exchange, destination.routing_key, properties, bytes(message.body)
+            destination.exchange, destination.routing_key, properties, message.body
         )
-        self._sent[sent] = message.tag, number, destination
+        self._sent[sent] = message.delivery_tag, number, destination
 
     def _settle(self) -> None:
         """Acknowledge what is stored; note what is not. Returns come before their confirm."""
         giving = self._giving
         for message in giving.returned:
-            mark = Properties.parse(message.properties).headers.get(NUMBER)
+            mark = Properties.parse(message.raw_properties).headers.get(NUMBER)
             if isinstance(mark, int):
                 self._unroutable.add(mark)
-            self.outcome.first_error = self.outcome.first_error or (
-                f"{message.reply}: {Destination(message.exchange, message.routing_key)}"
-            )
+            if not self.outcome.first_error:
+                wanted = Destination(message.exchange, message.routing_key)
+                self.outcome.first_error = f"{message.reply_code} {message.reply_text}: {wanted}"
         giving.returned.clear()
         for sent, is_stored in giving.answered:
             tag, number, destination = self._sent.pop(sent)

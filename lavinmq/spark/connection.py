@@ -2,7 +2,8 @@
 
 `reading` and `sink` build on it. Methods off the hot path go through `call` and `send`; the bytes
 of content come by `read_into` and go by `write` as they are. A thread of its own sends the
-heartbeats, so that a task may work, or wait for Spark, for as long as it likes. Every wait has an
+heartbeats, so that a task may work, or wait for Spark, for as long as it likes. Methods are written
+and read by the client library; its connections make a message of each delivery. Every wait has an
 end, and every error is one line that says where: node, vhost and what the task is about, never
 the password. Longer than 500 lines: every wait shares the socket's few states.
 Source: AMQP 0-9-1 specification, sections 2.2 and 4.2.
@@ -16,18 +17,15 @@ import os
 import select
 import socket
 import ssl
-import struct
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import Self
+from typing import Any, Self
 
-from pamqp import base, commands
-
-from lavinmq import fieldtable
-from lavinmq.client import wire
-from lavinmq.client.wire import M
+from lavinmq.client import frames
+from lavinmq.client.errors import ProtocolViolation
+from lavinmq.client.link import HEARTBEAT, PROTOCOL_HEADER
 from lavinmq.spark.options import ConnectionOptions, Node
 
 _LOG = logging.getLogger(__name__)
@@ -40,8 +38,12 @@ BACK_OFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)  # between rounds of all nodes; the last 
 AHEAD_MAX = 16 * 1024 * 1024  # of bytes that came while something else was waited for
 TEXT_MAX = 400  # characters of a peer's words in an error
 
-HEARTBEAT_FRAME = b"\x08\x00\x00\x00\x00\x00\x00\xce"
-CAPABILITIES = (*wire.CAPABILITIES, "connection.blocked")
+CAPABILITIES = (
+    *("publisher_confirms", "basic.nack", "consumer_cancel_notify"),
+    *("authentication_failure_close", "connection.blocked"),
+)
+CLOSE, CHANNEL_CLOSE = frames.id_of("connection.close"), frames.id_of("channel.close")
+BLOCKED, UNBLOCKED = frames.id_of("connection.blocked"), frames.id_of("connection.unblocked")
 ACCESS_REFUSED, NOT_ALLOWED = 403, 530
 # Replies after which the same again may succeed: the broker stops, or had an accident.
 TRANSIENT_CODES = frozenset({320, 541})
@@ -108,8 +110,8 @@ class Connection:
         self._where = f"{node} vhost '{options.vhost}'" + (f" {subject}" if subject else "")
         self._socket: socket.socket | None = None
         self._poll = select.poll()
-        self._reader = wire.FrameReader()
-        self._ahead: deque[wire.RawFrame] = deque()
+        self._reader = frames.Reader()
+        self._ahead: deque[frames.Frame] = deque()
         self._n_ahead = 0
         self._heard = time.monotonic()
         self._sending = threading.Lock()  # a frame is sent whole
@@ -118,7 +120,7 @@ class Connection:
         self._is_closing = threading.Event()
         self._beating: threading.Thread | None = None
         self._secret = ""
-        self.frame_max = wire.FRAME_MAX
+        self.frame_max = frames.FRAME_MAX
         self.heartbeat_s = 0
         self.stall_s = STALL_S
         self.blocked: str | None = None
@@ -129,17 +131,17 @@ class Connection:
         """Connect, log in and open the channel. Raises: ConnectionFailure."""
         self._secret = secret
         self._connect()
-        self.write(wire.PROTOCOL_HEADER)
-        self._expect(commands.Connection.Start)
-        self._send(0, self._start_ok(secret, name))
-        tune = self._expect(commands.Connection.Tune)
-        self.frame_max = min(tune.frame_max or wire.FRAME_MAX, wire.FRAME_MAX)
-        self.heartbeat_s = min(HEARTBEAT_S, tune.heartbeat or HEARTBEAT_S)
-        limits = {"channel_max": tune.channel_max, "frame_max": self.frame_max}
-        self._send(0, wire.build(commands.Connection.TuneOk, **limits, heartbeat=self.heartbeat_s))
-        self._send(0, wire.build(commands.Connection.Open, virtual_host=self._options.vhost))
-        self._expect(commands.Connection.OpenOk)
-        self.call(wire.build(commands.Channel.Open), commands.Channel.OpenOk)
+        self.write(PROTOCOL_HEADER)
+        self._expect("connection.start")
+        response = f"\0{self._options.user}\0{secret}"
+        self._send(0, "connection.start-ok", properties(name), "PLAIN", response, "en_US")
+        channel_max, frame_max, heartbeat_s = self._expect("connection.tune")
+        self.frame_max = min(frame_max or frames.FRAME_MAX, frames.FRAME_MAX)
+        self.heartbeat_s = min(HEARTBEAT_S, heartbeat_s or HEARTBEAT_S)
+        self._send(0, "connection.tune-ok", channel_max, self.frame_max, self.heartbeat_s)
+        self._send(0, "connection.open", self._options.vhost, "", False)
+        self._expect("connection.open-ok")
+        self.call("channel.open", "")
         self._beating = threading.Thread(target=self._beat, name="lavinmq-heartbeat", daemon=True)
         self._beating.start()
 
@@ -147,9 +149,8 @@ class Connection:
         """Say goodbye if the broker still listens, and disconnect. Raises nothing."""
         if self._socket is not None and not self._is_closing.is_set():
             self.stall_s = 1.0
-            fields = {"reply_code": 200, "reply_text": "Bye", "class_id": 0, "method_id": 0}
             with contextlib.suppress(ConnectionFailure):
-                self._send(0, wire.build(commands.Connection.Close, **fields))
+                self._send(0, "connection.close", *frames.GOODBYE)
         self.abort()
 
     def abort(self) -> None:
@@ -209,68 +210,57 @@ class Connection:
             context.verify_mode = ssl.CERT_NONE
         return context
 
-    def _start_ok(self, secret: str, name: str) -> commands.Connection.StartOk:
-        start_ok = wire.start_ok(self._options.user, secret, name)
-        properties = dict(start_ok.client_properties or {})
-        properties["product"] = "lavinmq spark"
-        properties["capabilities"] = dict.fromkeys(CAPABILITIES, True)
-        start_ok.client_properties = properties
-        return start_ok
-
     # ---- methods ---------------------------------------------------------------------------------
 
-    def call(
-        self,
-        method: base.Frame,
-        reply: type[M],
-        *,
-        arguments: Mapping[str, fieldtable.Value] | None = None,
-        timeout_s: float = TIMEOUT_S,
-    ) -> M:
-        """Send a method on the channel and wait for its reply; what else comes is kept.
+    def call(self, name: str, *values: Any, timeout_s: float = TIMEOUT_S) -> tuple[Any, ...]:
+        """Send a method on the channel, wait for its reply and return the arguments of that.
 
-        `arguments` are those of a method that ends with a table, as all do that have one; numbers
-        keep their precision. Raises: ConnectionFailure.
+        What else comes is kept. Raises: ConnectionFailure.
         """
-        self._send(CHANNEL, method, arguments)
-        return self._expect(reply, CHANNEL, timeout_s)
+        self._send(CHANNEL, name, *values)
+        return self._expect(f"{name}-ok", CHANNEL, timeout_s)
 
-    def send(self, method: base.Frame) -> None:
+    def send(self, name: str, *values: Any) -> None:
         """Send a method on the channel. Raises: ConnectionFailure."""
-        self._send(CHANNEL, method)
+        self._send(CHANNEL, name, *values)
 
-    def next_frame(self, timeout_s: float) -> wire.RawFrame | None:
-        """Return the next frame of the channel; None when none came in time.
+    def count(self, queue: str) -> int:
+        """Return how many messages are ready in a queue. Raises: ConnectionFailure."""
+        flags = (True, False, False, False, False)
+        return int(self.call("queue.declare", 0, queue, *flags, {})[1])
 
-        Raises: ConnectionFailure, also when the broker closes channel or connection.
+    def consume(
+        self, queue: str, prefetch: int, tag: str = "", arguments: Mapping[str, Any] | None = None
+    ) -> str:
+        """Begin to consume, with at most `prefetch` messages unsettled; return the consumer's tag.
+
+        Raises: ConnectionFailure.
         """
-        if self._ahead:
-            frame = self._ahead.popleft()
-            self._n_ahead -= len(frame.payload)
-            return frame
-        return self._arriving(time.monotonic() + timeout_s)
+        self.call("basic.qos", 0, prefetch, False)
+        flags = (False, False, False, False)
+        return str(self.call("basic.consume", 0, queue, tag, *flags, arguments or {})[0])
 
     def take(self, kind: int, channel: int, payload: bytes) -> bool:
         """Deal with a frame of the connection, or a close; say whether it was one.
 
         Raises: ConnectionFailure when the broker closes channel or connection.
         """
-        if kind == wire.FRAME_HEARTBEAT:
+        if kind == frames.HEARTBEAT:
             return True
-        if kind != wire.FRAME_METHOD:
+        if kind != frames.METHOD:
             return False
         ids = payload[:4]
-        if ids == _ids(commands.Connection.Close):
-            self._give_up(0, commands.Connection.CloseOk(), payload)
-        if ids == _ids(commands.Channel.Close):
-            self._give_up(CHANNEL, commands.Channel.CloseOk(), payload)
+        if ids == CLOSE:
+            self._give_up(0, "connection.close-ok", payload)
+        if ids == CHANNEL_CLOSE:
+            self._give_up(CHANNEL, "channel.close-ok", payload)
         if channel:
             return False
-        if ids == _ids(commands.Connection.Blocked):
-            method = self._decode(payload)
-            self.blocked = _one_line(str(getattr(method, "reason", ""))) or "no reason given"
+        if ids == BLOCKED:
+            (reason,) = self.arguments(payload)
+            self.blocked = _one_line(reason) or "no reason given"
             _LOG.warning("%s: the broker takes no messages now: %s", self._where, self.blocked)
-        elif ids == _ids(commands.Connection.Unblocked):
+        elif ids == UNBLOCKED:
             self.blocked = None
             _LOG.warning("%s: the broker takes messages again", self._where)
         else:
@@ -285,51 +275,40 @@ class Connection:
             line = line.replace(self._secret, "***")
         return ConnectionFailure(f"{self._where}: {line}", code, is_transient=is_transient)
 
-    def _send(
-        self,
-        channel: int,
-        method: base.Frame,
-        arguments: Mapping[str, fieldtable.Value] | None = None,
-    ) -> None:
+    def _send(self, channel: int, name: str, *values: Any) -> None:
         try:
-            frame = wire.encode_method(channel, method)
-            if arguments is not None:
-                # The method's own table is empty: four bytes before the end of the frame. The
-                # codec of methods would make a float of every double.
-                table = fieldtable.encode(arguments)
-                payload = frame[7:-5] + struct.pack(">I", len(table)) + table
-                frame = _whole(wire.RawFrame(wire.FRAME_METHOD, channel, payload))
+            frame = frames.method(channel, name, *values)
         except ValueError as error:
             raise self.failure(str(error)) from None
         self.write(frame)
 
-    def _expect(self, reply: type[M], channel: int = 0, timeout_s: float = TIMEOUT_S) -> M:
+    def _expect(self, name: str, channel: int = 0, timeout_s: float = TIMEOUT_S) -> tuple[Any, ...]:
         """Wait for a method; frames of content that come before it are kept."""
+        ids = frames.id_of(name)
         deadline = time.monotonic() + timeout_s
         while (frame := self._arriving(deadline)) is not None:
-            if frame.kind == wire.FRAME_METHOD and frame.payload[:4] == _ids(reply):
-                method = self._decode(frame.payload)
-                assert isinstance(method, reply)
-                return method
+            if frame.kind == frames.METHOD and frame.payload[:4] == ids:
+                return self.arguments(frame.payload)
             if frame.channel != CHANNEL or channel == 0:
-                raise self.failure(f"a frame of type {frame.kind} came before {reply.name}")
+                raise self.failure(f"a frame of type {frame.kind} came before {name}")
             self._keep(frame)
-        raise self.failure(f"no {reply.name} within {timeout_s:g} s", is_transient=True)
+        raise self.failure(f"no {name} within {timeout_s:g} s", is_transient=True)
 
-    def _decode(self, payload: bytes) -> base.Frame:
+    def arguments(self, payload: bytes) -> tuple[Any, ...]:
+        """Read a method that came. Raises: ConnectionFailure when it is none."""
         try:
-            return wire.decode_method(payload)
-        except wire.ProtocolViolation as error:
+            return frames.arguments(payload)
+        except ProtocolViolation as error:
             raise self.failure(str(error)) from None
 
-    def _give_up(self, channel: int, answer: base.Frame, payload: bytes) -> None:
+    def _give_up(self, channel: int, answer: str, payload: bytes) -> None:
         """The broker closed; answer if no frame is half sent, and raise what it said."""
         if not self._sending.locked():
             with contextlib.suppress(ConnectionFailure):
                 self._send(channel, answer)
         try:
-            closed = wire.decode_close(payload)
-        except wire.ProtocolViolation as error:
+            closed = frames.close_of(payload)
+        except ProtocolViolation as error:
             raise self.failure(str(error)) from None
         text = f"{closed.code} {closed.text}"
         if closed.code in (ACCESS_REFUSED, NOT_ALLOWED):
@@ -345,7 +324,7 @@ class Connection:
         What came while a reply was awaited is first. Frames are the caller's to cut, and to show to
         `take`. Raises: ConnectionFailure.
         """
-        ahead = b"".join(_whole(frame) for frame in self._ahead) + self._reader.take()
+        ahead = b"".join(frames.frame(*frame) for frame in self._ahead) + self._reader.take()
         self._ahead.clear()
         self._n_ahead = 0
         if ahead:
@@ -391,7 +370,7 @@ class Connection:
                 self._keep(frame)
         return bool(ready)
 
-    def _arriving(self, deadline: float) -> wire.RawFrame | None:
+    def _arriving(self, deadline: float) -> frames.Frame | None:
         """The next frame behind those that are kept; None when it is too late."""
         while True:
             for frame in self._cut():
@@ -399,21 +378,21 @@ class Connection:
             if not self._fill() and not self._wait(select.POLLIN, deadline):
                 return None
 
-    def _cut(self) -> Iterator[wire.RawFrame]:
+    def _cut(self) -> Iterator[frames.Frame]:
         """Yield the whole frames that were received and are not of the connection itself."""
         while True:
             try:
                 frame = self._reader.next()
-            except wire.ProtocolViolation as error:
+            except ProtocolViolation as error:
                 raise self.failure(str(error)) from None
             if frame is None:
                 return
             if not self.take(*frame):
                 yield frame
 
-    def _keep(self, frame: wire.RawFrame) -> None:
+    def _keep(self, frame: frames.Frame) -> None:
         self._n_ahead += len(frame.payload)
-        if self._n_ahead > AHEAD_MAX + wire.FRAME_MAX:
+        if self._n_ahead > AHEAD_MAX + frames.FRAME_MAX:
             raise self.failure("the broker sends too much before its reply")
         self._ahead.append(frame)
 
@@ -484,23 +463,22 @@ class Connection:
                 continue
             try:
                 if not self._unsent:
-                    n = self._transmit(memoryview(HEARTBEAT_FRAME))
+                    n = self._transmit(memoryview(HEARTBEAT))
                     # What TLS has begun to send must be what it is given next.
-                    self._unsent = HEARTBEAT_FRAME[n:]
+                    self._unsent = HEARTBEAT[n:]
             except ConnectionFailure:
                 return  # whoever uses the connection notices too
             finally:
                 self._sending.release()
 
 
-def _ids(method: type[base.Frame]) -> bytes:
-    return method.index.to_bytes(4, "big")
-
-
-def _whole(frame: wire.RawFrame) -> bytes:
-    return struct.pack(">BHI", frame.kind, frame.channel, len(frame.payload)) + (
-        frame.payload + bytes((wire.FRAME_END,))
-    )
+def properties(name: str) -> dict[str, Any]:
+    """Who we are."""
+    made: dict[str, Any] = {
+        "product": "lavinmq spark",
+        "capabilities": dict.fromkeys(CAPABILITIES, True),
+    }
+    return made | {"connection_name": name} if name else made
 
 
 def _one_line(text: str) -> str:

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pamqp import base, commands
-
-from lavinmq.client import wire
+from lavinmq.client import frames
 from lavinmq.spark import sink_columns
 from lavinmq.spark._arrow import Confirms, Encoder
 from lavinmq.spark.connection import CHANNEL, Connection
@@ -29,6 +27,7 @@ TURN_S = 1.0  # the longest wait before time-outs are looked at
 PORTION_S = 0.01
 BURST_S = 0.1  # a paced publisher that fell behind catches up no more than this
 RETURNS_SHOWN = 3
+RETURN = frames.id_of("basic.return")
 
 
 class PublishError(Exception):
@@ -42,12 +41,11 @@ class Returns:
     count: int = 0
     first: list[str] = field(default_factory=list)
 
-    def add(self, method: commands.Basic.Return) -> None:
-        """Count one, and remember the first few by exchange and routing key."""
+    def add(self, exchange: str, routing_key: str) -> None:
+        """Count one, and remember the first few."""
         self.count += 1
         if len(self.first) < RETURNS_SHOWN:
-            exchange = method.exchange or "(default exchange)"
-            self.first.append(f"{exchange} / {method.routing_key!r}")
+            self.first.append(f"{exchange or '(default exchange)'} / {routing_key!r}")
 
 
 class Pace:
@@ -147,13 +145,10 @@ class Publisher:
     def finish(self) -> None:
         """Wait until the broker has answered for every row; raise when one was refused."""
         if self._options.transactional:
-            self._ask(commands.Tx.Commit(), commands.Tx.CommitOk)
+            self._ask("tx.commit")
         elif not self._options.confirm:
             # The broker has looked at all frames before this one when it answers.
-            close = wire.build(
-                commands.Channel.Close, reply_code=200, reply_text="", class_id=0, method_id=0
-            )
-            self._ask(close, commands.Channel.CloseOk)
+            self._ask("channel.close", *frames.GOODBYE)
         self._settle()
         self._check()
 
@@ -162,17 +157,12 @@ class Publisher:
         options, call = self._options, self._connection.call
         if options.declare != "none":
             arguments = {"x-queue-type": "stream"} if options.declare == "stream" else {}
-            declare = wire.build(
-                commands.Queue.Declare,
-                queue=options.routing_key,
-                durable=True,
-                arguments=arguments,
-            )
-            call(declare, commands.Queue.DeclareOk)
+            flags = (False, True, False, False, False)
+            call("queue.declare", 0, options.routing_key, *flags, arguments)
         if options.transactional:
-            call(commands.Tx.Select(), commands.Tx.SelectOk)
+            call("tx.select")
         elif options.confirm:
-            call(commands.Confirm.Select(), commands.Confirm.SelectOk)
+            call("confirm.select", False)
 
     def _room(self) -> int:
         """Return how many messages the broker would have now."""
@@ -190,11 +180,11 @@ class Publisher:
             self._connection.write(block)
         self._progress = time.monotonic()
 
-    def _ask(self, method: base.Frame, reply: type[base.Frame]) -> None:
+    def _ask(self, name: str, *values: Any) -> None:
         """Send a method behind the messages, and wait for its reply however long it is blocked."""
-        self._connection.send(method)
+        self._connection.send(name, *values)
         self._progress = time.monotonic()
-        ids = reply.index.to_bytes(4, "big")
+        ids = frames.id_of(f"{name}-ok")
         while ids not in self._heard:
             self._wait()
 
@@ -226,16 +216,13 @@ class Publisher:
         except ValueError as error:
             raise self._connection.failure(str(error)) from None
         for channel, payload in methods:
-            if not self._connection.take(wire.FRAME_METHOD, channel, payload):
+            if not self._connection.take(frames.METHOD, channel, payload):
                 self._note(payload)
 
     def _note(self, payload: bytes) -> None:
-        try:
-            method = wire.decode_method(payload)
-        except wire.ProtocolViolation as error:
-            raise self._connection.failure(str(error)) from None
-        if isinstance(method, commands.Basic.Return):
-            self.returns.add(method)
+        values = self._connection.arguments(payload)
+        if payload.startswith(RETURN):
+            self.returns.add(values[2], values[3])
         else:
             self._heard.add(payload[:4])
 

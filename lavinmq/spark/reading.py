@@ -15,12 +15,9 @@ import os
 import struct
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pamqp import commands
-
-from lavinmq.client import wire
-from lavinmq.fieldtable import Long, Value
+from lavinmq.client import frames
 from lavinmq.spark._arrow import Columns, Decoder
 from lavinmq.spark.connection import BACK_OFF_S, Connection, ConnectionFailure, connect
 from lavinmq.spark.errors import DataLossError, SourceError
@@ -33,7 +30,7 @@ BATCH_BYTES = 16 * 1024 * 1024
 LAST_OFFSET = (1 << 63) - 1
 ACK = struct.Struct(">BHIIQBB")  # a whole frame of basic.ack
 ACK_ID, ACK_SIZE, ALL_UP_TO = 0x003C0050, 13, 1
-CANCEL_ID = commands.Basic.Cancel.index.to_bytes(4, "big")
+CANCEL_ID = frames.id_of("basic.cancel")
 PROBE_S = 5.0  # how long a message that is there may take to come
 
 log = logging.getLogger(__name__)
@@ -64,7 +61,7 @@ class _Reading:
             task.end,
             batch_rows=task.batch_rows,
             batch_bytes=BATCH_BYTES,
-            frame_max=wire.FRAME_MAX,
+            frame_max=frames.FRAME_MAX,
         )
         self._conditions = _conditions(task)
         self._looks_for_loss = True
@@ -97,9 +94,9 @@ class _Reading:
         """Read until the range is finished. Raises: ConnectionFailure when that ends before."""
         task = self._task
         with self._connect() as connection:
-            arguments: dict[str, Value] = {
-                "x-stream-offset": Long(self._decoder.next_offset),
-                "x-stream-end-offset": Long(task.end),
+            arguments: dict[str, Any] = {
+                "x-stream-offset": self._decoder.next_offset,
+                "x-stream-end-offset": task.end,
                 "x-stream-timestamp": True,
                 **self._conditions,
             }
@@ -142,13 +139,12 @@ class _Reading:
         """Deal with a frame that is no delivery; say whether it ends the range."""
         if connection.take(*frame):
             return False
-        if frame[0] != wire.FRAME_METHOD or not frame[2].startswith(CANCEL_ID):
+        if frame[0] != frames.METHOD or not frame[2].startswith(CANCEL_ID):
             raise connection.failure(f"an unexpected frame of type {frame[0]}")
         # The broker does this at x-stream-end-offset, but also when it stops or the queue goes.
         task, at = self._task, self._decoder.next_offset
         if self._conditions:
-            declare = wire.build(commands.Queue.Declare, queue=task.queue, passive=True)
-            connection.call(declare, commands.Queue.DeclareOk)
+            connection.count(task.queue)
             if self._is_reached():
                 self._account(at, task.end)
                 return True
@@ -171,7 +167,7 @@ class _Reading:
 
     def _is_reached(self) -> bool:
         """Whether the stream has messages up to the end of the range, or had them."""
-        return self._first_from(Long(self._task.end - 1)) is not None
+        return self._first_from(self._task.end - 1) is not None
 
     def _account(self, start: int, end: int) -> int:
         """No message of these offsets came; return behind which of them none is gone.
@@ -197,10 +193,10 @@ class _Reading:
             log.warning("%s %s: %d messages", self._task.connection, text, last - start)
         return last
 
-    def _first_from(self, place: Long | str) -> int | None:
+    def _first_from(self, place: int | str) -> int | None:
         """The offset of the first message from there on; None when there is none."""
         columns = Columns(("offset",))
-        decoder = Decoder(columns, 0, LAST_OFFSET, batch_rows=1, frame_max=wire.FRAME_MAX)
+        decoder = Decoder(columns, 0, LAST_OFFSET, batch_rows=1, frame_max=frames.FRAME_MAX)
         deadline = time.monotonic() + min(PROBE_S, self._task.read_timeout_s)
         with self._connect() as connection:
             _consume(connection, self._task.queue, 1, {"x-stream-offset": place})
@@ -222,15 +218,12 @@ class _Reading:
 
 
 def _consume(
-    connection: Connection, queue: str, prefetch: int, arguments: Mapping[str, Value]
+    connection: Connection, queue: str, prefetch: int, arguments: Mapping[str, Any]
 ) -> None:
     """Start to consume a stream, without leaving a position on the broker."""
-    qos = wire.build(commands.Basic.Qos, prefetch_count=prefetch)
-    connection.call(qos, commands.Basic.QosOk)
     # Of a tag that begins like this the broker keeps no position.
     tag = f"amq.ctag-spark-{os.urandom(8).hex()}"
-    consume = wire.build(commands.Basic.Consume, queue=queue, consumer_tag=tag)
-    connection.call(consume, commands.Basic.ConsumeOk, arguments=arguments)
+    connection.consume(queue, prefetch, tag, arguments)
 
 
 def _run(decoder: Decoder, connection: Connection) -> int:
@@ -242,15 +235,15 @@ def _run(decoder: Decoder, connection: Connection) -> int:
 
 
 def _ack(tag: int) -> bytes:
-    return ACK.pack(wire.FRAME_METHOD, 1, ACK_SIZE, ACK_ID, tag, ALL_UP_TO, wire.FRAME_END)
+    return ACK.pack(frames.METHOD, 1, ACK_SIZE, ACK_ID, tag, ALL_UP_TO, frames.END)
 
 
-def _conditions(task: RangeTask) -> dict[str, Value]:
+def _conditions(task: RangeTask) -> dict[str, Any]:
     """The arguments of the task's filter. Raises: SourceError when it is not JSON."""
     if task.filter is None:
         return {}
     try:
-        conditions: dict[str, Value] = {"x-stream-filter": json.loads(task.filter)}
+        conditions: dict[str, Any] = {"x-stream-filter": json.loads(task.filter)}
     except ValueError as error:
         raise SourceError(f"filter is not JSON: {error}") from None
     if task.filter_match is not None:

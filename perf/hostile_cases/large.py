@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pamqp import commands
 
-from lavinmq.client import wire
-from lavinmq.client.connection import Channel, Connection
-from lavinmq.client.wire import Properties, build
+from tests.support import raw_wire as wire
+from tests.support.raw_connection import Channel, Connection
+from tests.support.raw_wire import Properties, build
 from perf.hostile_cases.peer import (
     DEAD_LETTERS,
     Broker,

@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 from pamqp import commands
 
-from lavinmq.client import wire
-from lavinmq.client.connection import ClientError
-from lavinmq.client.wire import build
+from tests.support import raw_wire as wire
+from tests.support.raw_connection import ClientError
+from tests.support.raw_wire import build
 from perf.hostile_cases.peer import (
     BACKTRACKING,
     MANY,

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from pamqp import commands
 
-from lavinmq.client import wire
-from lavinmq.client.connection import ClientError, Connection
-from lavinmq.client.wire import Properties, build
+from tests.support import raw_wire as wire
+from tests.support.raw_connection import ClientError, Connection
+from tests.support.raw_wire import Properties, build
 from perf.hostile_cases.peer import (
     ALLOWED_CONSUMERS,
     CHANNELS,

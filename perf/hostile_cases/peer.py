@@ -18,9 +18,9 @@ from typing import Any
 
 from pamqp import commands
 
-from lavinmq.client import wire
-from lavinmq.client.connection import Address, Channel, Connection
-from lavinmq.client.wire import Properties, build
+from tests.support import raw_wire as wire
+from tests.support.raw_connection import Address, Channel, Connection
+from tests.support.raw_wire import Properties, build
 
 HOST = "127.0.0.1"
 TIMEOUT_S = 600.0

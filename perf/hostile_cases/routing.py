@@ -7,8 +7,8 @@ import struct
 
 from pamqp import commands
 
-from lavinmq.client import wire
-from lavinmq.client.wire import Properties, build
+from tests.support import raw_wire as wire
+from tests.support.raw_wire import Properties, build
 from perf.hostile_cases.peer import (
     TIMEOUT_S,
     Broker,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
-from lavinmq.client.connection import Channel
-from lavinmq.client.wire import Properties
+from tests.support.raw_connection import Channel
+from tests.support.raw_wire import Properties
 from perf.hostile_cases.peer import (
     FROM_FIRST,
     Broker,

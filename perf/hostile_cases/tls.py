@@ -16,8 +16,8 @@ from typing import Any
 
 from pamqp import commands
 
-from lavinmq.client import wire
-from lavinmq.client.wire import build
+from tests.support import raw_wire as wire
+from tests.support.raw_wire import build
 from perf.hostile_cases.peer import HOST, TIMEOUT_S, Broker, published
 
 RECORDS = 200_000

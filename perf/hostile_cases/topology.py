@@ -6,8 +6,8 @@ import time
 
 from pamqp import commands
 
-from lavinmq.client import wire
-from lavinmq.client.wire import build
+from tests.support import raw_wire as wire
+from tests.support.raw_wire import build
 from perf.hostile_cases.peer import (
     BINDINGS,
     CHANNELS,

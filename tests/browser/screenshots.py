@@ -22,8 +22,8 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from lavinmq.client.connection import Address, Connection
-from lavinmq.client.wire import ClientError, ConnectionLost, Properties
+from tests.support.raw_connection import Address, Connection
+from tests.support.raw_wire import ClientError, ConnectionLost, Properties
 from tests.browser.conftest import NAMES, TWO_FRAMES, Visit, log_in
 from tests.support.api import Api
 from tests.support.broker import Broker

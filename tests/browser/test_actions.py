@@ -6,7 +6,7 @@ from typing import Any
 
 from playwright.sync_api import expect
 
-from lavinmq.client.connection import Address, Connection
+from tests.support.raw_connection import Address, Connection
 from tests.browser.conftest import Requests, Stub, listed, queue
 from tests.browser.test_forms import CONNECTION, IN_PATH, POLICIES, SHOVEL
 from tests.browser.test_queue_page import CONSUMER

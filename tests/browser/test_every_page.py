@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect
 
-from lavinmq.client.connection import Address, Connection
+from tests.support.raw_connection import Address, Connection
 from tests.browser.conftest import NODE_MODULES, TWO_FRAMES, Visit, log_in, opened
 from tests.browser.test_login import cookie
 from tests.conftest import IS_NIGHTLY

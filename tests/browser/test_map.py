@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from lavinmq.client.connection import Address, Connection
+from tests.support.raw_connection import Address, Connection
 from tests.browser.conftest import Requests, Stub, listed
 from tests.browser.test_every_page import AXE
 from tests.support.api import Api

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect
 
-from lavinmq.client.connection import Address, Connection
+from tests.support.raw_connection import Address, Connection
 from tests.browser.conftest import Requests, log_in
 from tests.browser.test_every_page import AXE, HOSTILE, hostile, watched
 from tests.browser.test_lists import query

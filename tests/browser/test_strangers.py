@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from lavinmq.client.connection import Address, Connection
+from tests.support.raw_connection import Address, Connection
 from tests.browser.conftest import Requests, log_in
 from tests.browser.test_login import cookie, fill
 from tests.support.api import Api

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from lavinmq.client.connection import Address, Connection, Properties
+from tests.support.raw_connection import Address, Connection, Properties
 from tests.browser.conftest import Visit, log_in, opened
 from tests.browser.test_every_page import LISTS, OPEN
 from tests.support.api import Api

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from lavinmq.client.connection import Address, Channel, Connection, Properties
 from tests.support.broker import Broker
+from tests.support.raw_connection import Address, Channel, Connection, Properties
 
 
 @contextlib.contextmanager

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lavinmq.client.connection import Properties
 from lavinmq.pipeline.errors import DATA_LOSS, FAILED, PipelineError, UsageError
 from lavinmq.pipeline.failures import explain
 from tests.spark.jobs import Archive, run_job, stop_at
 from tests.spark.streams import Stream, numbers
+from tests.support.raw_connection import Properties
 from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lavinmq.client.connection import Channel, Properties
 from lavinmq.pipeline.failures import explain
 from tests.spark.jobs import run_job
 from tests.spark.streams import Stream, channel
 from tests.support.broker import Broker
+from tests.support.raw_connection import Channel, Properties
 from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:

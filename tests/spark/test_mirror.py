@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lavinmq.client.connection import Address, Connection
 from lavinmq.pipeline.errors import UsageError
 from tests.spark.jobs import broker_arguments, run_job
 from tests.spark.streams import Stream, numbers
 from tests.support.api import Api
+from tests.support.raw_connection import Address, Connection
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lavinmq.client.connection import Properties
 from lavinmq.pipeline.errors import UsageError
 from lavinmq.pipeline.failures import explain
 from lavinmq.pipeline.files import Files
@@ -17,6 +16,7 @@ from lavinmq.pipeline.publishing import STATE
 from tests.spark.jobs import Archive, broker_arguments, run_job
 from tests.spark.streams import Stream, channel, numbers
 from tests.support.broker import Broker
+from tests.support.raw_connection import Properties
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

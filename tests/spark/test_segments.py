@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from lavinmq import fieldtable
-from lavinmq.client.connection import Properties
 from lavinmq.spark.schema import SEGMENT_COLUMNS, default_columns
 from tests.spark.frames import failure
 from tests.spark.streams import Stream, channel, numbers
 from tests.support.broker import Broker
+from tests.support.raw_connection import Properties
 from tests.support.segment_files import FIRST_MS, record, write_segment, write_stream
 from tests.support.segments import queue_directory
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lavinmq.client.connection import Channel
 from tests.spark.frames import failure
 from tests.spark.streams import Stream, channel, numbers
 from tests.support.broker import Broker
+from tests.support.raw_connection import Channel
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +51,7 @@ def arrived(opened: Channel, queue: str) -> list[Any]:
 def test_rows_of_a_stream_are_published_again_with_their_properties_and_origin(
     spark: SparkSession, broker: Broker, stream: Stream, opened: Channel
 ) -> None:
-    from lavinmq.client.connection import Properties
+    from tests.support.raw_connection import Properties
 
     headers = {"a": 1, "t": {"x": [True, None]}}
     properties = Properties(content_type="a/b", priority=3, message_id="m", headers=headers)
@@ -129,7 +129,7 @@ def test_a_task_that_fails_once_publishes_again_what_it_had_published(
 
         from pyspark import TaskContext
 
-        from lavinmq.client.connection import Address, Connection
+        from tests.support.raw_connection import Address, Connection
 
         context = TaskContext.get()
         passed = 0

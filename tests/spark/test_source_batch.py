@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lavinmq.client.connection import Properties
 from lavinmq.spark.options import SourceOptions
 from lavinmq.spark.streams import Streams
 from tests.conftest import BrokerFactory
@@ -16,6 +15,7 @@ from tests.spark.frames import bodies, failure, load
 from tests.spark.streams import Stream, channel, numbers
 from tests.support.api import Api
 from tests.support.broker import Broker
+from tests.support.raw_connection import Properties
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.spark

@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from lavinmq.client.connection import Properties
 from lavinmq.spark.schema import COLUMNS, default_columns
 from tests.spark.streams import Stream, channel, numbers
 from tests.support.deliveries import frame, short
+from tests.support.raw_connection import Properties
 
 pytestmark = pytest.mark.spark
 

@@ -74,7 +74,7 @@ def _run(args: list[str]) -> int:
 
 def _start(protocol: str, scenario: str, args: list[str]) -> int:
     """Run a scenario. Raises: UsageError, Information, ValueError."""
-    from lavinmq.client.wire import ClientError
+    from lavinmq.client.errors import Error
 
     try:
         match scenario:
@@ -102,7 +102,7 @@ def _start(protocol: str, scenario: str, args: list[str]) -> int:
                 from lavinmq.cli.perf import churn
 
                 return churn.run(scenario, args)
-    except (ClientError, OSError) as error:
+    except (Error, OSError) as error:
         print(f"Error: {error}", file=sys.stderr)
         return 1
 

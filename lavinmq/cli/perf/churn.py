@@ -18,7 +18,8 @@ from lavinmq.cli.perf.conversation import CLOSE, Conversations, Peer, Script, St
 from lavinmq.cli.perf.descriptors import allow_connections
 from lavinmq.cli.perf.interrupts import Interrupts
 from lavinmq.cli.perf.options import Parser, check, rate
-from lavinmq.client.connection import ClientError, parse_uri
+from lavinmq.cli.perf.peer import Broker
+from lavinmq.client.errors import Error
 
 CLIENTS_MAX = 10_000
 WARM_UP = 0.2  # of the time that is measured
@@ -63,12 +64,15 @@ def parse(scenario: str, argv: Sequence[str]) -> ChurnOptions:
 def run(scenario: str, argv: Sequence[str]) -> int:
     """Run a churn scenario with these options; returns the exit status.
 
-    Raises: UsageError, Information, ValueError, OSError, ClientError.
+    Raises: UsageError, Information, ValueError, OSError, Error.
     """
     options = parse(scenario, argv)
-    address = parse_uri(options.uri)
     allow_connections(options.clients)
-    with Interrupts() as interrupts, Peer(address, f"lavinmqperf {scenario}") as peer:
+    with (
+        Interrupts() as interrupts,
+        Broker(options.uri) as broker,
+        Peer(broker, f"lavinmqperf {scenario}") as peer,
+    ):
         measurements = list(_measure_all(scenario, options, peer, interrupts))
     if options.json:
         print(churn_report.as_json(scenario, options.clients, measurements))
@@ -98,11 +102,11 @@ def _measure_all(
 def _delete_queues(peer: Peer, operations: Sequence[Operation]) -> None:
     queues = [operation.durable_queue for operation in operations if operation.durable_queue]
     try:
-        channel = peer.control.channel()
+        peer.control.open_channel()
         for queue in queues:
-            channel.delete_queue(queue)
-        channel.close()
-    except ClientError as error:
+            peer.control.call("queue.delete", 0, queue, False, False, False)
+        peer.control.close_channel()
+    except Error as error:
         print(f"cannot delete the durable queues: {error}", file=sys.stderr)
 
 
@@ -125,7 +129,7 @@ class Churn:
         self._is_over = False
 
     def measure(self, time_s: float) -> Measurement:
-        """Measure for this time, but at least one operation. Raises: OSError, ClientError."""
+        """Measure for this time, but at least one operation. Raises: OSError, Error."""
         measurement = Measurement(self._operations[0].name, len(self._operations))
         for operation in self._operations:
             self._connect(operation)

@@ -3,11 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pamqp import commands
-
 from lavinmq.cli.perf.conversation import Step, open_channel, step
-from lavinmq.client.connection import GOODBYE
-from lavinmq.client.wire import build
+from lavinmq.client import frames
 
 # The first channel is open before the operation begins.
 CHANNEL, SECOND_CHANNEL = 1, 2
@@ -32,41 +29,38 @@ class Operation:
 
 def _declare(queue: str, durable: bool = False) -> Step:
     # Those that are not durable are exclusive: gone with the connection, whatever happens to us.
-    method = build(commands.Queue.Declare, queue=queue, durable=durable, exclusive=not durable)
-    return step(CHANNEL, method, commands.Queue.DeclareOk)
+    flags = (False, durable, not durable, False, False)
+    return step(CHANNEL, "queue.declare", 0, queue, *flags, {})
 
 
 def _bind(kind: str, queue: str) -> Operation:
     # A key of its own each time: a binding that exists would not be made again.
-    names = {"queue": queue, "exchange": EXCHANGE, "routing_key": SERIAL.decode()}
-    bind = step(CHANNEL, build(commands.Queue.Bind, **names), commands.Queue.BindOk)
+    bind = step(CHANNEL, "queue.bind", 0, queue, EXCHANGE, SERIAL, False, {})
     durable = kind == "durable"
     prepare = (_declare(queue, durable),)
     return Operation(f"bind {kind} queue", prepare, (bind,), queue if durable else "")
 
 
 def _create_and_delete(kind: str, queue: str) -> Operation:
-    delete = step(CHANNEL, build(commands.Queue.Delete, queue=queue), commands.Queue.DeleteOk)
+    delete = step(CHANNEL, "queue.delete", 0, queue, False, False, False)
     durable = kind == "durable"
     body = (_declare(queue, durable), delete)
     return Operation(f"create/delete {kind} queue", (), body, queue if durable else "")
 
 
 def _open_channel() -> Operation:
-    close = build(commands.Channel.Close, **GOODBYE)
     body = (
         open_channel(SECOND_CHANNEL),
-        step(SECOND_CHANNEL, close, commands.Channel.CloseOk),
+        step(SECOND_CHANNEL, "channel.close", *frames.GOODBYE),
     )
     return Operation("open/close channel", (), body)
 
 
 def _consume(queue: str) -> Operation:
-    consume = build(commands.Basic.Consume, queue=queue, consumer_tag=CONSUMER_TAG)
-    cancel = build(commands.Basic.Cancel, consumer_tag=CONSUMER_TAG)
+    flags = (False, False, False, False)
     body = (
-        step(CHANNEL, consume, commands.Basic.ConsumeOk),
-        step(CHANNEL, cancel, commands.Basic.CancelOk),
+        step(CHANNEL, "basic.consume", 0, queue, CONSUMER_TAG, *flags, {}),
+        step(CHANNEL, "basic.cancel", CONSUMER_TAG, False),
     )
     return Operation("consume/cancel", (_declare(queue),), body)
 

@@ -1,36 +1,23 @@
 """The publishers and consumers of `lavinmqperf amqp throughput`, up to the first message.
 
 `Template` turns options into encoded frames once, for all clients. `Publisher` and `Consumer`
-declare what they need over a connection, then lend its socket to their `lavinmq._perf` engine.
+declare what they need over a connection, then borrow its socket for their `lavinmq._perf` engine.
 Threads, reconnecting and reporting are `lavinmq.cli.perf.throughput`'s.
 """
 
 from typing import Any
 
-from pamqp import commands
-
 from lavinmq import _perf
+from lavinmq.cli.perf.peer import Connection
 from lavinmq.cli.perf.throughput_options import ThroughputOptions
-from lavinmq.client.connection import (
-    Channel,
-    ChannelClosed,
-    Connection,
-    ConnectionLost,
-    ConsumerCancelled,
-    Properties,
-)
-from lavinmq.client.wire import (
-    FRAME_MAX,
-    FRAME_OVERHEAD,
-    build,
-    decode_close,
-    encode_content,
-    encode_method,
-)
+from lavinmq.client import frames
+from lavinmq.client._engine import PROPERTY_NAMES, encode_properties
+from lavinmq.client.errors import ConnectionLost, ConsumerCancelled, PreconditionFailed
 
 PATTERN = bytes(range(64, 64 + 27))
-PRECONDITION_FAILED = 406
 CHANNEL = 1
+# Of a tag that begins like this the broker keeps no position in a stream.
+CONSUMER_TAG = "amq.ctag-perf"
 
 
 class Template:
@@ -41,69 +28,73 @@ class Template:
         self.queues = options.queues
         self.properties = message_properties(options)
         keys = self.queues if options.routing_key is None else [options.routing_key]
-        publish = commands.Basic.Publish
-        self.methods = [
-            encode_method(CHANNEL, build(publish, exchange=options.exchange, routing_key=key))
-            for key in keys
-        ]
+        try:
+            self.methods = [
+                frames.method(CHANNEL, "basic.publish", 0, options.exchange, key, False, False)
+                for key in keys
+            ]
+        except ValueError as error:
+            raise ValueError(f"cannot encode exchange or routing key: {error}") from error
         # Only to have bad arguments refused here and not in every client's thread.
-        encode_content(CHANNEL, self.properties, b"", FRAME_MAX)
-        encode_method(CHANNEL, build(commands.Queue.Declare, arguments=options.queue_args))
-        encode_method(CHANNEL, build(commands.Basic.Consume, arguments=options.consumer_args))
+        frames.method(CHANNEL, "queue.declare", *self._queue("", passive=False))
+        self.consume("")
 
     def content(self, frame_max: int) -> bytes:
         """Return content header and body frames of one message."""
         size = self.options.size
         body = (PATTERN * (size // len(PATTERN) + 1))[:size]
-        return encode_content(CHANNEL, self.properties, body, frame_max)
+        return frames.content(CHANNEL, self.properties, body, frame_max)
 
-    def declare(self, connection: Connection, channel: Channel, queue: str) -> tuple[Channel, str]:
-        """Declare a queue, passively if it exists with other arguments.
+    def consume(self, queue: str) -> bytes:
+        """Return the method that starts a consumer, which is not answered."""
+        options = self.options
+        is_acked = bool(options.ack or options.ack_transaction)
+        flags = (False, not is_acked, False, True)
+        return frames.method(
+            CHANNEL, "basic.consume", 0, queue, CONSUMER_TAG, *flags, options.consumer_args
+        )
 
-        Returns the channel to go on with and the queue's name.
-        """
-        kind = {"durable": bool(queue), "auto_delete": not queue}
+    def declare(self, connection: Connection, queue: str) -> str:
+        """Declare a queue, passively if it exists with other arguments; return its name."""
         try:
-            reply = channel.declare_queue(queue, **kind, arguments=self.options.queue_args)
-        except ChannelClosed as error:
-            if error.code != PRECONDITION_FAILED:
-                raise
-            channel = connection.channel(CHANNEL)
-            reply = channel.declare_queue(queue, passive=True)
-        name = reply.queue or queue
+            found = connection.call("queue.declare", *self._queue(queue, passive=False))
+        except PreconditionFailed:
+            connection.open_channel()
+            found = connection.call("queue.declare", *self._queue(queue, passive=True))
+        name = str(found[0])
         if self.options.measure_latency:
-            channel.purge_queue(name)
-        return channel, name
+            connection.call("queue.purge", 0, name, False)
+        return name
+
+    def _queue(self, name: str, *, passive: bool) -> tuple[Any, ...]:
+        flags = (passive, bool(name), False, not name, False)
+        return (0, name, *flags, {} if passive else self.options.queue_args)
 
 
-def message_properties(options: ThroughputOptions) -> Properties:
+def message_properties(options: ThroughputOptions) -> bytes:
     """Make the properties of each message. Raises: ValueError for unknown names and bad values."""
-    import datetime
-
     values: dict[str, Any] = dict(options.properties)
-    if "type" in values:
-        values["message_type"] = values.pop("type")
-    if unknown := set(values) - set(Properties.attributes()):
+    if "message_type" in values:
+        values["type"] = values.pop("message_type")
+    if unknown := set(values) - set(PROPERTY_NAMES):
         raise ValueError(f"unknown message properties: {', '.join(sorted(unknown))}")
-    if isinstance(values.get("timestamp"), int):
-        values["timestamp"] = datetime.datetime.fromtimestamp(values["timestamp"], datetime.UTC)
     if options.persistent:
         values["delivery_mode"] = 2
     try:
-        return Properties(**values)
-    except TypeError as error:
-        raise ValueError(f"invalid message properties: {error}") from error
+        return encode_properties(values)
+    except ValueError as error:
+        raise ValueError(f"cannot encode properties: {error}") from error
 
 
 def raise_for(end: int, reason: bytes) -> None:
-    """Raise what ended a run of an engine, unless it was done. Raises: ClientError."""
+    """Raise what ended a run of an engine, unless it was done. Raises: Error."""
     if end == _perf.DONE:
         return
     if end != _perf.CLOSED:
         raise ConnectionLost(reason.decode())
-    if reason[:4] == commands.Basic.Cancel.index.to_bytes(4, "big"):
+    if reason.startswith(frames.id_of("basic.cancel")):
         raise ConsumerCancelled("the consumer was cancelled by the broker")
-    raise decode_close(reason)
+    raise frames.close_of(reason)
 
 
 class Publisher:
@@ -117,25 +108,25 @@ class Publisher:
         self.engine: _perf.Publisher | None = None
 
     def set_up(self, connection: Connection) -> None:
-        """Open the channel and declare. Raises: ClientError."""
+        """Open the channel and declare. Raises: Error."""
         options = self._template.options
-        channel = connection.channel(CHANNEL)
+        connection.open_channel()
         if self._index == 0 and not options.exchange:
             for queue in filter(None, self._template.queues):
-                channel, _ = self._template.declare(connection, channel, queue)
+                self._template.declare(connection, queue)
         if options.confirm:
-            channel.confirm_select()
+            connection.call("confirm.select", False)
         if options.transaction:
-            channel.tx_select()
+            connection.call("tx.select")
         if self.engine is None:
             self.engine = self._make_engine(connection.frame_max)
 
     def work(self, connection: Connection) -> None:
-        """Publish. Raises: ClientError."""
+        """Publish. Raises: Error."""
         assert self.engine is not None
-        end, rest = self.engine.run(*connection.detach())
+        end, rest = self.engine.run(connection.borrow())
         raise_for(end, rest)
-        connection.resume(rest)
+        connection.give_back(rest)
 
     def _make_engine(self, frame_max: int) -> _perf.Publisher:
         options = self._template.options
@@ -145,7 +136,7 @@ class Publisher:
             first=self._index,
             content=self._template.content(frame_max),
             body_size=options.size,
-            chunk=frame_max - FRAME_OVERHEAD,
+            chunk=frame_max - frames.OVERHEAD,
             rate=options.rate,
             window=options.confirm,
             transaction=options.transaction,
@@ -162,7 +153,6 @@ class Consumer:
         self._template = template
         self._declared = template.queues[index % len(template.queues)]
         self._queue = self._declared
-        self._channel: Channel | None = None
         # Acknowledging in transactions implies acknowledging.
         self._ack = options.ack or options.ack_transaction
         self.name = f"consumer {index + 1}"
@@ -179,31 +169,27 @@ class Consumer:
         )
 
     def set_up(self, connection: Connection) -> None:
-        """Open the channel, declare, bind. Raises: ClientError."""
+        """Open the channel, declare, bind. Raises: Error."""
         options = self._template.options
-        channel = connection.channel(CHANNEL)
-        channel, self._queue = self._template.declare(connection, channel, self._declared)
+        connection.open_channel()
+        self._queue = self._template.declare(connection, self._declared)
         if options.exchange:
             key = self._queue if options.routing_key is None else options.routing_key
-            channel.bind_queue(self._queue, options.exchange, key)
+            connection.call("queue.bind", 0, self._queue, options.exchange, key, False, {})
         if options.prefetch:
-            channel.qos(options.prefetch)
+            connection.call("basic.qos", 0, options.prefetch, False)
         if options.ack_transaction:
-            channel.tx_select()
-        self._channel = channel
+            connection.call("tx.select")
 
     def work(self, connection: Connection) -> None:
-        """Consume. Raises: ClientError."""
-        assert self._channel is not None
-        options = self._template.options
-        if not options.poll:
-            arguments = options.consumer_args
-            self._channel.consume(self._queue, no_ack=not self._ack, arguments=arguments)
-        end, rest = self.engine.run(*connection.detach())
+        """Consume. Raises: Error."""
+        descriptor = connection.borrow()
+        if not self._template.options.poll:
+            connection.socket.sendall(self._template.consume(self._queue))
+        end, rest = self.engine.run(descriptor)
         raise_for(end, rest)
-        connection.resume(rest)
+        connection.give_back(rest)
 
     def _get_payload(self) -> bytes:
         # An empty queue name means the queue declared last on the channel, which is ours.
-        method = build(commands.Basic.Get, queue=self._declared, no_ack=not self._ack)
-        return encode_method(CHANNEL, method)[7:-1]
+        return frames.method(CHANNEL, "basic.get", 0, self._declared, not self._ack)[7:-1]

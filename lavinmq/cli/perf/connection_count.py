@@ -1,13 +1,11 @@
 """`lavinmqperf amqp connection-count`: opens batches of connections and holds them."""
 
-import dataclasses
+import contextlib
 import random
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
-
-from pamqp import commands
 
 from lavinmq.cli.perf.conversation import Conversations, Peer, Step, open_channel, step
 from lavinmq.cli.perf.counts import Dots, repeat
@@ -15,13 +13,12 @@ from lavinmq.cli.perf.descriptors import allow_connections
 from lavinmq.cli.perf.held import Held
 from lavinmq.cli.perf.interrupts import Interrupts
 from lavinmq.cli.perf.options import Parser, UsageError, check
-from lavinmq.client.connection import ChannelClosed, parse_uri
-from lavinmq.client.wire import build
+from lavinmq.cli.perf.peer import Broker
+from lavinmq.client.errors import PreconditionFailed
 
 SLICE = 100
 POLL_S = 0.1
 CHANNELS_MAX = 65535
-PRECONDITION_FAILED = 406
 
 
 class Keepalive(NamedTuple):
@@ -94,15 +91,16 @@ def parse(argv: Sequence[str]) -> ConnectionCountOptions:
 def run(argv: Sequence[str]) -> int:
     """Run the scenario with these options; returns the exit status.
 
-    Raises: UsageError, Information, ValueError, OSError, ClientError.
+    Raises: UsageError, Information, ValueError, OSError, Error.
     """
     options = parse(argv)
-    address = parse_uri(options.uri)
-    if options.localhost:
-        address = dataclasses.replace(address, host="127.0.0.1")
+    host = "127.0.0.1" if options.localhost else ""
     with Interrupts() as interrupts:
         # The first connection is not to be counted: it is closed before the others open.
-        with Peer(address, "lavinmqperf connection-count") as peer:
+        with (
+            Broker(options.uri) as broker,
+            Peer(broker, "lavinmqperf connection-count", host) as peer,
+        ):
             steps = _prepare(options, peer)
         held = Held()
         try:
@@ -129,19 +127,18 @@ def _channel_steps(options: ConnectionCountOptions) -> list[Step]:
     for channel in range(1, options.channels + 1):
         steps.append(open_channel(channel))
         for tag in range(options.consumers):
-            names = {"queue": options.queue, "consumer_tag": f"{tag}"}
-            consume = build(commands.Basic.Consume, **names, no_ack=True)
-            steps.append(step(channel, consume, commands.Basic.ConsumeOk))
+            flags = (False, True, False, False)
+            names = (0, options.queue, f"{tag}")
+            steps.append(step(channel, "basic.consume", *names, *flags, {}))
     return steps
 
 
 def _declare_queue(queue: str, peer: Peer) -> None:
     """Declare a queue that is gone with the last consumer, unless there is another one."""
-    try:
-        peer.control.channel().declare_queue(queue, auto_delete=True)
-    except ChannelClosed as error:
-        if error.code != PRECONDITION_FAILED:
-            raise
+    peer.control.open_channel()
+    flags = (False, False, False, True, False)
+    with contextlib.suppress(PreconditionFailed):
+        peer.control.call("queue.declare", 0, queue, *flags, {})
 
 
 class Batches:
@@ -162,7 +159,7 @@ class Batches:
         self._interrupts = interrupts
 
     def open(self) -> None:
-        """Open one batch, some connections at a time. Raises: OSError, ClientError."""
+        """Open one batch, some connections at a time. Raises: OSError, Error."""
         allow_connections(len(self._held) + self._options.count)
         for done in range(0, self._options.count, SLICE):
             if self._interrupts.happened:

@@ -2,8 +2,8 @@
 
 For the scenarios of lavinmqperf that count connections or rare methods. Requests are encoded
 before they are needed and replies recognised by their first four bytes, so that the broker is
-measured and not this client. No heartbeats: they are negotiated off. `lavinmq.client.connection`
-introduces us to the broker; what goes wrong raises its errors.
+measured and not this client. No heartbeats: they are negotiated off. The client library introduces
+us to the broker (`peer`), and writes and reads methods; what goes wrong raises its errors.
 """
 
 import errno
@@ -12,15 +12,13 @@ import select
 import socket
 import time
 from collections.abc import Iterator
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-from pamqp import base, commands
-
-from lavinmq.client import wire
-from lavinmq.client.connection import GOODBYE, Address, Connection, ConnectionLost
-
-TIMEOUT_S = 15.0
-RECEIVE_BYTES = 65536
+from lavinmq.cli.perf.peer import RECEIVE_BYTES, TIMEOUT_S, Broker, properties
+from lavinmq.client import frames
+from lavinmq.client.errors import ConnectionLost
+from lavinmq.client.link import PROTOCOL_HEADER
+from lavinmq.client.url import Target
 
 
 class Step(NamedTuple):
@@ -33,58 +31,45 @@ class Step(NamedTuple):
 Script = Iterator[Step]
 
 
-def method_id(method: type[base.Frame]) -> bytes:
-    """Return the bytes a payload with this method begins with."""
-    return method.index.to_bytes(4, "big")
-
-
-def step(channel: int, request: base.Frame, reply: type[base.Frame]) -> Step:
+def step(channel: int, name: str, *values: Any) -> Step:
     """Encode a request. Raises: ValueError when a field does not fit its type."""
-    return Step(wire.encode_method(channel, request), method_id(reply))
+    return Step(frames.method(channel, name, *values), frames.id_of(f"{name}-ok"))
 
 
 def open_channel(number: int) -> Step:
     """Return the step that opens a channel."""
-    return step(number, wire.build(commands.Channel.Open), commands.Channel.OpenOk)
+    return step(number, "channel.open", "")
 
 
-CLOSED = (method_id(commands.Connection.Close), method_id(commands.Channel.Close))
-CLOSE = step(0, wire.build(commands.Connection.Close, **GOODBYE), commands.Connection.CloseOk)
+CLOSED = (frames.id_of("connection.close"), frames.id_of("channel.close"))
+CLOSE = step(0, "connection.close", *frames.GOODBYE)
 
 
 class Peer:
     """The broker as met over a first connection, `control`, which stays open.
 
-    Raises: OSError, ClientError when it cannot be met.
+    Raises: OSError, Error when it cannot be met.
     """
 
-    def __init__(self, address: Address, name: str) -> None:
-        sock = socket.create_connection((address.host, address.port), TIMEOUT_S)
-        try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.family = sock.family
-            self.sockaddr = sock.getpeername()
-            self.control = Connection(sock, TIMEOUT_S)
-            self.control.handshake(address, name)
-        except BaseException:
-            sock.close()
-            raise
-        self.handshake = self._handshake(address, name)
+    def __init__(self, broker: Broker, name: str, host: str = "") -> None:
+        self.control = broker.open(name, host)
+        self.family = self.control.socket.family
+        self.sockaddr = self.control.socket.getpeername()
+        self.handshake = self._handshake(broker.target, name)
 
-    def _handshake(self, address: Address, name: str) -> tuple[Step, ...]:
+    def _handshake(self, target: Target, name: str) -> tuple[Step, ...]:
         """Encode what every further connection says; the broker's limits are known by now."""
-        start_ok = wire.start_ok(address.user, address.password, name)
-        limits = {"channel_max": self.control.channel_max, "frame_max": self.control.frame_max}
-        tune_ok = wire.build(commands.Connection.TuneOk, **limits, heartbeat=0)
-        opening = step(
-            0,
-            wire.build(commands.Connection.Open, virtual_host=address.vhost),
-            commands.Connection.OpenOk,
+        response = f"\0{target.user}\0{target.password}"
+        start_ok = frames.method(
+            0, "connection.start-ok", properties(name), "PLAIN", response, "en_US"
         )
+        limits = (self.control.channel_max, self.control.frame_max, 0)
+        tune_ok = frames.method(0, "connection.tune-ok", *limits)
+        opening = step(0, "connection.open", target.vhost, "", False)
         return (
-            Step(wire.PROTOCOL_HEADER, method_id(commands.Connection.Start)),
-            step(0, start_ok, commands.Connection.Tune),
-            opening._replace(request=wire.encode_method(0, tune_ok) + opening.request),
+            Step(PROTOCOL_HEADER, frames.id_of("connection.start")),
+            Step(start_ok, frames.id_of("connection.tune")),
+            opening._replace(request=tune_ok + opening.request),
         )
 
     def connect(self, host: str = "") -> socket.socket:
@@ -115,7 +100,7 @@ class Conversation:
         self.socket = sock
         self.is_connected = False
         self._script = script
-        self._reader = wire.FrameReader()
+        self._reader = frames.Reader()
         self._awaited = b""
 
     def begin(self) -> bool:
@@ -129,19 +114,19 @@ class Conversation:
         return self._advance()
 
     def receive(self) -> bool:
-        """Read what is there. Returns whether the script goes on. Raises: OSError, ClientError."""
+        """Read what is there. Returns whether the script goes on. Raises: OSError, Error."""
         data = self.socket.recv(RECEIVE_BYTES)
         if not data:
             raise ConnectionLost("connection closed by the server without a reason")
         self._reader.feed(data)
         while raw := self._reader.next():
-            if raw.kind != wire.FRAME_METHOD:
+            if raw.kind != frames.METHOD:
                 continue
             if raw.payload[:4] == self._awaited:
                 if not self._advance():
                     return False
             elif raw.payload[:4] in CLOSED:
-                raise wire.decode_close(raw.payload)
+                raise frames.close_of(raw.payload)
         return True
 
     def _advance(self) -> bool:
@@ -173,7 +158,7 @@ class Conversations:
     def poll(self, timeout_s: float) -> list[socket.socket]:
         """Go on where replies have arrived; returns the sockets whose scripts have ended.
 
-        Raises: OSError, ClientError when one of them failed, or none was heard for 15 s.
+        Raises: OSError, Error when one of them failed, or none was heard for 15 s.
         """
         events = self._epoll.poll(timeout_s)
         if events:

@@ -5,7 +5,8 @@ import socket
 import time
 from contextlib import suppress
 
-from lavinmq.cli.perf.conversation import CLOSE, RECEIVE_BYTES
+from lavinmq.cli.perf.conversation import CLOSE
+from lavinmq.cli.perf.peer import RECEIVE_BYTES
 
 GOODBYE_S = 5.0
 

@@ -63,7 +63,7 @@ def parse(argv: Sequence[str]) -> MqttCountOptions:
 def run(argv: Sequence[str]) -> int:
     """Run the scenario with these options; returns the exit status.
 
-    Raises: UsageError, Information, ValueError, OSError, ClientError.
+    Raises: UsageError, Information, ValueError, OSError, Error.
     """
     options = parse(argv)
     address = mqtt_wire.parse_uri(options.uri)
@@ -91,7 +91,7 @@ class Batches:
         self._n = 0
 
     def open(self) -> None:
-        """Open one batch, some connections at a time. Raises: OSError, ClientError."""
+        """Open one batch, some connections at a time. Raises: OSError, Error."""
         allow_connections(len(self._held) + self._options.count)
         for done in range(0, self._options.count, SLICE):
             with Dots(min(SLICE, self._options.count - done)) as dots:

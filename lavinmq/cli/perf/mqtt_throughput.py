@@ -12,7 +12,7 @@ from lavinmq.cli.perf.clients import PATTERN
 from lavinmq.cli.perf.mqtt_options import MqttOptions, parse_mqtt
 from lavinmq.cli.perf.mqtt_wire import Connection
 from lavinmq.cli.perf.throughput import Throughput
-from lavinmq.client.connection import ConnectionLost
+from lavinmq.client.errors import ConnectionLost
 
 
 def run(argv: Sequence[str]) -> int:
@@ -34,7 +34,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def raise_for(end: int, reason: bytes) -> None:
-    """Raise what ended a run of an engine, unless it was done. Raises: ClientError."""
+    """Raise what ended a run of an engine, unless it was done. Raises: Error."""
     if end != _perf.DONE:
         raise ConnectionLost(reason.decode())
 
@@ -60,7 +60,7 @@ class Publisher:
         """Nothing has to be there."""
 
     def work(self, connection: Connection) -> None:
-        """Publish. Raises: ClientError."""
+        """Publish. Raises: Error."""
         raise_for(*self.engine.run(*connection.detach()))
 
 
@@ -81,9 +81,9 @@ class Consumer:
         )
 
     def set_up(self, connection: Connection) -> None:
-        """Subscribe. Raises: ClientError."""
+        """Subscribe. Raises: Error."""
         connection.subscribe(self._options.topic, self._options.qos)
 
     def work(self, connection: Connection) -> None:
-        """Consume. Raises: ClientError."""
+        """Consume. Raises: Error."""
         raise_for(*self.engine.run(*connection.detach()))

@@ -16,7 +16,7 @@ from socket import socket as Socket
 from typing import Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from lavinmq.client.connection import ClientError, ConnectionLost
+from lavinmq.client.errors import ConnectionLost, Error
 
 TIMEOUT_S = 15.0
 BLOCK_BYTES = 65536
@@ -120,18 +120,18 @@ def subscribe(topic: str, qos: int, packet_id: int = 1) -> bytes:
 
 
 def check_connack(reply: bytes) -> None:
-    """Raises: ClientError when a CONNACK says no."""
+    """Raises: Error when a CONNACK says no."""
     if reply[:2] != b"\x20\x02":
         raise ConnectionLost("the server sent what MQTT does not allow here")
     if reply[3]:
-        raise ClientError(CODES.get(reply[3], f"refused with code {reply[3]}"))
+        raise Error(CODES.get(reply[3], f"refused with code {reply[3]}"))
 
 
 # --- connections
 
 
 class Connection:
-    """One open connection. Raises: OSError, ClientError."""
+    """One open connection. Raises: OSError, Error."""
 
     def __init__(self, sock: Socket) -> None:
         self._socket = sock
@@ -184,7 +184,7 @@ class Connection:
         if reply[:2] != b"\x90\x03":
             raise ConnectionLost("the server sent what MQTT does not allow here")
         if reply[4] > qos:
-            raise ClientError(f"the subscription to '{topic}' is refused")
+            raise Error(f"the subscription to '{topic}' is refused")
 
     def detach(self) -> tuple[int, bytes]:
         """Lend the socket out: its descriptor, and what was read already."""

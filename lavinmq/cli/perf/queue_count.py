@@ -1,17 +1,17 @@
 """`lavinmqperf amqp queue-count`: declares batches of queues and leaves them there."""
 
+import asyncio
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pamqp import commands
-
 from lavinmq.cli.perf.counts import Dots, repeat
 from lavinmq.cli.perf.interrupts import Interrupts
 from lavinmq.cli.perf.options import Parser, check, json_object
-from lavinmq.client.connection import Channel, Connection, parse_uri
-from lavinmq.client.wire import build
+from lavinmq.cli.perf.peer import Broker, Connection
+
+PIECE = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,15 +45,16 @@ def parse(argv: Sequence[str]) -> QueueCountOptions:
 def run(argv: Sequence[str]) -> int:
     """Run the scenario with these options; returns the exit status.
 
-    Raises: UsageError, Information, ValueError, OSError, ClientError.
+    Raises: UsageError, Information, ValueError, OSError, Error.
     """
     options = parse(argv)
-    address = parse_uri(options.uri)
     with (
         Interrupts() as interrupts,
-        Connection.open(address, name="lavinmqperf queue-count") as connection,
+        Broker(options.uri) as broker,
+        broker.open("lavinmqperf queue-count") as connection,
     ):
-        batches = Batches(options, connection.channel(), interrupts)
+        connection.open_channel()
+        batches = Batches(options, broker, connection, interrupts)
         repeat(batches.declare, batches.totals, interrupts, {})
     return 0
 
@@ -62,41 +63,54 @@ class Batches:
     """The queues of a run, which have names of their own."""
 
     def __init__(
-        self, options: QueueCountOptions, channel: Channel, interrupts: Interrupts
+        self,
+        options: QueueCountOptions,
+        broker: Broker,
+        connection: Connection,
+        interrupts: Interrupts,
     ) -> None:
         self._options = options
-        self._channel = channel
+        self._broker = broker
+        self._connection = connection
         self._interrupts = interrupts
         self._name = f"queue-count-{secrets.token_hex(4)}"
         self._sent = 0
         self._count = 0
 
     def declare(self) -> None:
-        """Declare one batch. Raises: ClientError, ValueError for arguments AMQP does not know."""
+        """Declare one batch. Raises: Error, ValueError for arguments AMQP does not know."""
+        self._broker.run(self._declare_all())
+
+    async def _declare_all(self) -> None:
         with Dots(self._options.queues) as dots:
             for _ in range(self._options.queues):
                 if self._interrupts.happened:
                     break
-                self._declare()
+                await self._declare()
                 dots.count()
             if self._sent > self._count:
                 # Answered when all before it are done, or refused if one of them was.
-                self._channel.declare_queue(f"{self._name}-{self._sent}", passive=True)
+                last = f"{self._name}-{self._sent}"
+                flags = (True, False, False, False, False)
+                await self._connection.chan.call("queue.declare", 0, last, *flags, {})
                 self._count = self._sent
 
     def totals(self) -> str:
         """Say how many queues there are by now, and their names."""
         return f"{self._count} queues {self._name}-1..{self._count}"
 
-    def _declare(self) -> None:
+    async def _declare(self) -> None:
         name = f"{self._name}-{self._sent + 1}"
-        durable = self._options.durable
-        kind: dict[str, Any] = {"durable": durable, "exclusive": not durable}
-        kind["arguments"] = self._options.arguments
-        if self._options.no_wait:
-            method = build(commands.Queue.Declare, queue=name, nowait=True, **kind)
-            self._channel.send(method)
+        durable, no_wait = self._options.durable, self._options.no_wait
+        flags = (False, durable, not durable, False, no_wait)
+        declare = ("queue.declare", 0, name, *flags, self._options.arguments)
+        chan = self._connection.chan
+        if no_wait:
+            chan.send(*declare)
+            if not self._sent % PIECE:
+                await asyncio.sleep(0)  # what was gathered goes out
+                await chan.link.writable()
         else:
-            self._channel.declare_queue(name, **kind)
+            await chan.call(*declare)
             self._count += 1
         self._sent += 1

@@ -1,9 +1,9 @@
 """`lavinmqperf amqp throughput`: connects clients, starts them together, reports, stops them.
 
-Each publisher and consumer has a thread, which connects and declares in Python and then stays in
-`lavinmq._perf` without the GIL. Consumers connect first, then publishers, then all start. The main
-thread only waits, prints once a second and sums up. No message passes through this module. The
-scenario of MQTT is run by it, too.
+Each publisher and consumer has a thread, which connects and declares by the client library and then
+stays in `lavinmq._perf` without the GIL. Consumers connect first, then publishers, then all start.
+The main thread only waits, prints once a second and sums up. No message passes through this module.
+The scenario of MQTT is run by it, too.
 """
 
 import os
@@ -17,8 +17,9 @@ from typing import Any, Protocol
 from lavinmq import _perf
 from lavinmq.cli.perf import clients, report
 from lavinmq.cli.perf.interrupts import Interrupts
+from lavinmq.cli.perf.peer import Broker, Connection
 from lavinmq.cli.perf.throughput_options import parse_throughput
-from lavinmq.client.connection import ClientError, Connection, parse_uri
+from lavinmq.client.errors import Error
 
 RECONNECT_S = 1.0
 REPORT_S = 1.0
@@ -28,16 +29,18 @@ JOIN_S = 10.0
 def run(argv: Sequence[str]) -> int:
     """Run the scenario with these options. Raises: UsageError, Information, ValueError."""
     options = parse_throughput(argv)
-    address = parse_uri(options.uri)
+    broker = Broker(options.uri)
     shared = _perf.Run(publish_limit=options.pmessages, consume_limit=options.cmessages)
     template = clients.Template(options)
     publishers = [clients.Publisher(template, shared, index) for index in range(options.publishers)]
     consumers = [clients.Consumer(template, shared, index) for index in range(options.consumers)]
 
     def connect(name: str) -> Connection:
-        return Connection.open(address, name=f"lavinmqperf {name}")
+        return broker.open(f"lavinmqperf {name}")
 
-    return Throughput(options, shared, publishers, consumers, connect, report.summary_json).run()
+    run = Throughput(options, shared, publishers, consumers, connect, report.summary_json)
+    with broker:
+        return run.run()
 
 
 class Options(Protocol):
@@ -193,7 +196,7 @@ class Throughput:
                     break
                 finally:
                     connection.abort()
-            except (ClientError, OSError, ValueError) as error:
+            except (Error, OSError, ValueError) as error:
                 self._complain(client.name, error)
             arrive()
             self._stopping.wait(RECONNECT_S)

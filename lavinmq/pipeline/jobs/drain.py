@@ -227,15 +227,15 @@ class Drain:
             for name in (message.exchange, message.routing_key)
         )
         try:
-            body = bytes(message.body)
-            if not columns.add(exchange, key, message.properties, body):
+            body = message.body
+            if not columns.add(exchange, key, message.raw_properties, body):
                 self._flush(columns)
-                columns.add(exchange, key, message.properties, body)
+                columns.add(exchange, key, message.raw_properties, body)
         except ValueError as error:
             raise PipelineError(
                 f"queue '{queue}': a message that is no archive's: {error}"
             ) from None
-        self._tag = message.tag
+        self._tag = message.delivery_tag
 
     def _flush(self, columns: Any) -> None:
         """Make a file of all rows, and acknowledge them when it is safe."""

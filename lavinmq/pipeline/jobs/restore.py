@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from pamqp import commands
-
 from lavinmq.pipeline.arguments import Parser, add_broker, broker_options
 from lavinmq.pipeline.errors import FAILED, PipelineError, UsageError
 from lavinmq.pipeline.files import Files
@@ -73,7 +71,7 @@ def run(run: Run) -> Result:
     run.progress.note(f"publishing to {options.stream}")
     done = publish(run, with_order(frame), sink, state, checkpoint)
     with closing(_connect(broker, options.stream)) as connection:
-        connection.call(commands.Exchange.Delete(0, exchange), commands.Exchange.DeleteOk)
+        connection.call("exchange.delete", 0, exchange, False, False)
     values: dict[str, Any] = {"source": str(source), "queue": queue, "stream": options.stream}
     values["rows"] = done
     text = f"{done:,} messages of {queue} restored to {options.stream}"
@@ -110,16 +108,12 @@ def _declare(
     is_new: bool,
 ) -> None:
     """Make the stream and the exchange before it. Raises: PipelineError, ConnectionFailure."""
-    declared = connection.call(
-        commands.Queue.Declare(0, stream, durable=True, arguments=dict(arguments)),
-        commands.Queue.DeclareOk,
-    )
-    if is_new and declared.message_count:
-        raise PipelineError(f"stream {stream} has {declared.message_count} messages already")
-    connection.call(
-        commands.Exchange.Declare(0, exchange, "fanout", durable=True), commands.Exchange.DeclareOk
-    )
-    connection.call(commands.Queue.Bind(0, stream, exchange, ""), commands.Queue.BindOk)
+    durable = (False, True, False, False)
+    _, messages, _ = connection.call("queue.declare", 0, stream, *durable, False, arguments)
+    if is_new and messages:
+        raise PipelineError(f"stream {stream} has {messages} messages already")
+    connection.call("exchange.declare", 0, exchange, "fanout", *durable, False, {})
+    connection.call("queue.bind", 0, stream, exchange, "", False, {})
 
 
 def _verified(

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lavinmq.client.connection import Channel, ChannelClosed, Connection, Properties, parse_uri
+from tests.support.raw_connection import Channel, ChannelClosed, Connection, Properties, parse_uri
 from tests.support.broker import Broker
 from tests.support.lavinmqperf import COMMAND, TIMEOUT_S, until
 

@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from lavinmq.cli.perf import __main__ as program
-from lavinmq.client.connection import ChannelClosed, Connection, parse_uri
+from tests.support.raw_connection import ChannelClosed, Connection, parse_uri
 from tests.support.broker import Broker
 from tests.support.lavinmqperf import TIMEOUT_S, perf, running, sockets, until
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lavinmq.client.connection import Channel, ChannelClosed, Connection, parse_uri
+from tests.support.raw_connection import Channel, ChannelClosed, Connection, parse_uri
 from tests.conftest import BrokerFactory
 from tests.support.broker import Broker
 from tests.support.lavinmqperf import perf, running, sockets, until

@@ -10,7 +10,7 @@ import pytest
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
-from lavinmq.client.connection import Connection, parse_uri
+from tests.support.raw_connection import Connection, parse_uri
 from tests.conftest import BrokerFactory
 from tests.support.broker import Broker
 from tests.support.websocket import close

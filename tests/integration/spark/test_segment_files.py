@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lavinmq.client.connection import Address, Channel, Connection, Properties
+from tests.support.raw_connection import Address, Channel, Connection, Properties
 from lavinmq.spark.segment_scan import Report
 from tests.conftest import BrokerFactory
 from tests.support.broker import Broker

@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from lavinmq.client.connection import Properties
 from lavinmq.spark.bulk import read_blocks
 from lavinmq.spark.errors import DataLossError, SourceError
 from lavinmq.spark.options import SourceOptions
@@ -24,6 +23,7 @@ from tests.spark.gate import Gate
 from tests.spark.streams import Stream, numbers
 from tests.support.api import Api
 from tests.support.broker import Broker
+from tests.support.raw_connection import Properties
 
 
 @pytest.fixture

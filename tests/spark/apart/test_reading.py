@@ -13,7 +13,6 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from lavinmq.client.connection import Properties
 from lavinmq.spark import reading
 from lavinmq.spark.connection import ConnectionFailure
 from lavinmq.spark.errors import DataLossError
@@ -27,6 +26,7 @@ from tests.spark.streams import Stream, channel, numbers
 from tests.support.api import Api
 from tests.support.broker import Broker
 from tests.support.deliveries import frame, short
+from tests.support.raw_connection import Properties
 from tests.support.waiting import wait_for
 
 NARROW = ("offset", "body")

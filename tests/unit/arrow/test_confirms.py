@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp import commands
 
-from lavinmq.client import wire
+from tests.support import raw_wire as wire
 
 pytest.importorskip("pyarrow")
 from lavinmq.spark._arrow import Confirms

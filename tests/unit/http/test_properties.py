@@ -13,7 +13,7 @@ from pamqp import commands
 
 from lavinmq import _core, fieldtable
 from lavinmq.arguments.bounds import TableBounds
-from lavinmq.client.wire import encode_content
+from tests.support.raw_wire import encode_content
 from lavinmq.fieldtable import Timestamp
 from lavinmq.http import encoding, properties
 from lavinmq.http.errors import ApiError

@@ -10,7 +10,7 @@ from lavinmq.cli.perf import churn, churn_report
 from lavinmq.cli.perf.churn_operations import OPERATIONS, SERIAL, Operation
 from lavinmq.cli.perf.churn_report import Measurement, human_rate, human_time
 from lavinmq.cli.perf.conversation import Step
-from lavinmq.client.wire import FrameReader, decode_method
+from tests.support.raw_wire import FrameReader, decode_method
 
 SCENARIOS = [name for name in perf.SCENARIOS["amqp"] if name.endswith("-churn")]
 

@@ -9,9 +9,10 @@ from lavinmq.cli.perf import __main__ as perf
 from lavinmq.cli.perf import report
 from lavinmq.cli.perf.clients import Template
 from lavinmq.cli.perf.options import UsageError
+from lavinmq.cli.perf.peer import target_of
 from lavinmq.cli.perf.throughput_options import ThroughputOptions, parse_throughput
-from lavinmq.client.connection import Address, parse_uri
-from lavinmq.client.wire import FrameReader
+from lavinmq.client._engine import decode_properties
+from lavinmq.client.frames import Reader
 
 LATENCY = report.Latency.of(5, 1_000_000, [1_000_000, 2_000_000, 3_000_000, 4_000_000, 5_000_000])
 
@@ -96,7 +97,7 @@ def test_a_queue_pattern_names_every_queue_of_its_range() -> None:
         (["--uri", "localhost"], "invalid URI"),
         (["--properties", '{"colour": 1}'], "unknown message properties: colour"),
         (["--properties", '{"priority": "high"}'], "cannot encode properties"),
-        (["-k", "k" * 256], "cannot encode routing_key"),
+        (["-k", "k" * 256], "cannot encode exchange or routing key"),
     ],
 )
 def test_a_senseless_command_line_gets_a_message_and_status_1(
@@ -234,30 +235,42 @@ def test_rates_of_a_run_that_took_no_time_are_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("uri", "address"),
+    ("uri", "meant"),
     [
-        ("amqp://", Address()),
-        ("amqp://localhost", Address()),
-        ("amqp://h:5673", Address(host="h", port=5673)),
-        ("amqp://u:p@h", Address("h", 5672, "u", "p")),
-        ("amqp://u%40x:p%2F%3A@h/v%2Fw", Address("h", 5672, "u@x", "p/:", "v/w")),
-        ("amqp://h/", Address(host="h")),
-        ("amqp://h/%2f", Address(host="h")),
-        ("amqp://h/name?heartbeat=5", Address(host="h", vhost="name")),
-        ("amqp://[::1]:5672", Address(host="::1")),
-        ("amqp://u:@h", Address("h", 5672, "u", "")),
+        ("amqp://", ("localhost", 5672, "guest", "guest", "/")),
+        ("amqp://h:5673", ("h", 5673, "guest", "guest", "/")),
+        ("amqp://u:p@h", ("h", 5672, "u", "p", "/")),
+        ("amqp://u%40x:p%2F%3A@h/v%2Fw", ("h", 5672, "u@x", "p/:", "v/w")),
+        ("amqp://h/", ("h", 5672, "guest", "guest", "/")),
+        ("amqp://h/%2f", ("h", 5672, "guest", "guest", "/")),
+        ("amqp://[::1]:5672", ("::1", 5672, "guest", "guest", "/")),
+        ("amqp://u:@h", ("h", 5672, "u", "", "/")),
     ],
 )
-def test_a_uri_is_read_with_defaults_and_percent_escapes(uri: str, address: Address) -> None:
-    assert parse_uri(uri) == address
+def test_a_uri_is_read_with_defaults_and_percent_escapes(
+    uri: str, meant: tuple[object, ...]
+) -> None:
+    target = target_of(uri)
+    (endpoint,) = target.endpoints
+
+    found = (endpoint.host, endpoint.port, target.user, target.password, target.vhost)
+    assert found == meant
+
+
+def test_options_behind_a_uri_are_said_to_have_no_effect(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert target_of("amqp://h/name?heartbeat=5&x=y").vhost == "name"
+    assert "no effect: heartbeat=5&x=y" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    "uri", ["", "h", "http://h", "amqp:h", "amqp://h:port", "amqp://h:99999", "amqp://[::1"]
+    "uri",
+    ["", "h", "http://h", "amqp:h", "amqp://h:port", "amqp://h:99999", "amqp://[::1", "amqp://a,b"],
 )
 def test_a_bad_uri_is_refused(uri: str) -> None:
     with pytest.raises(ValueError, match="invalid URI"):
-        parse_uri(uri)
+        target_of(uri)
 
 
 def test_messages_that_would_arrive_nowhere_are_refused() -> None:
@@ -267,7 +280,7 @@ def test_messages_that_would_arrive_nowhere_are_refused() -> None:
 
 def test_a_body_is_the_pattern_cut_into_frames() -> None:
     template = Template(options_of("-s", "5000"))
-    reader = FrameReader()
+    reader = Reader()
     reader.feed(template.content(4096))
 
     frames = list(iter(reader.next, None))
@@ -281,5 +294,6 @@ def test_a_body_is_the_pattern_cut_into_frames() -> None:
 def test_persistent_messages_have_delivery_mode_2() -> None:
     template = Template(options_of("-p", "--properties", '{"type": "t", "timestamp": 1}'))
 
-    assert template.properties.delivery_mode == 2
-    assert template.properties.message_type == "t"
+    properties = decode_properties(template.properties)
+    assert properties["delivery_mode"] == 2
+    assert properties["type"] == "t"

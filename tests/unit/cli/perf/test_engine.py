@@ -17,7 +17,7 @@ import pytest
 from pamqp import commands
 
 from lavinmq import _perf
-from lavinmq.client.wire import (
+from tests.support.raw_wire import (
     FrameReader,
     Properties,
     RawFrame,

@@ -1,6 +1,6 @@
 """AMQP 0-9-1 frames as a client sees them: encoders, a frame reader, and the errors of a peer.
 
-Used by `lavinmq.client.connection` and lavinmqperf, for set-up and rare methods. Bytes in, values
+Used by `tests.support.raw_connection` and lavinmqperf, for set-up and rare methods. Bytes in, values
 out: nothing here touches a socket, and no message of a running broker passes through.
 
 Source: AMQP 0-9-1 specification, section 4.2; field types by pamqp.

@@ -3,7 +3,7 @@
 Used by lavinmqperf and the tests. One thread owns a connection; nothing here is asynchronous,
 retries, or sends heartbeats (they are negotiated off unless asked for). The message path of
 lavinmqperf is not here: `Connection.detach` lends the socket to compiled code after set-up and
-`Connection.resume` takes it back. Frames and errors are in `lavinmq.client.wire`.
+`Connection.resume` takes it back. Frames and errors are in `tests.support.raw_wire`.
 
 Source: AMQP 0-9-1 specification, sections 1.4 and 4.2.
 """
@@ -16,8 +16,8 @@ from typing import Any, Self
 
 from pamqp import base, commands, header
 
-from lavinmq.client import wire
-from lavinmq.client.wire import (
+from tests.support import raw_wire as wire
+from tests.support.raw_wire import (
     ChannelClosed,
     ClientError,
     Closed,
