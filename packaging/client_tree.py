@@ -1,8 +1,7 @@
 """Lays out the sources of the distribution lavinmq-client: `packaging/client_tree.py DIRECTORY`.
 
-`wheel.py` builds it from them, `make lint` has them checked. They are `lavinmq/client` without the
-client of our own commands, the files of `cext/` that its compiled module is made of, and what
-stands in `packaging/client`. There is no `lavinmq/__init__.py` among them: beside the broker's
+`wheel.py` builds it from them, `make lint` has them checked. They are `lavinmq/client`, the files of
+`cext/` that its compiled module is made of, and what stands in `packaging/client`. There is no `lavinmq/__init__.py` among them: beside the broker's
 wheel that is the broker's, without it `lavinmq` is a namespace.
 """
 
@@ -14,10 +13,6 @@ import sys
 from pathlib import Path
 
 import release
-
-OF_OUR_COMMANDS = {"connection.py", "wire.py"}
-"""Modules of `lavinmq/client` that need other packages."""
-
 
 def sources_of(umbrella: Path) -> set[Path]:
     """The files of `cext/` that an umbrella includes, itself and all contracts."""
@@ -37,8 +32,7 @@ def lay(tree: Path) -> Path:
     (package / "kombu").mkdir(parents=True)
     ours = release.ROOT / "lavinmq/client"
     for path in (*ours.glob("*.py*"), *ours.glob("kombu/*.py")):
-        if path.name not in OF_OUR_COMMANDS or path.parent != ours:
-            shutil.copy2(path, package / path.relative_to(ours))
+        shutil.copy2(path, package / path.relative_to(ours))
     shutil.copy2(release.ROOT / "lavinmq/py.typed", package)
     for path in sources_of(release.ROOT / "cext/client.pyx"):
         place = tree / path.relative_to(release.ROOT)

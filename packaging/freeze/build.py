@@ -177,7 +177,7 @@ def _collect(python: Interpreter, linked: list[Extension], place: Path) -> None:
     sources = fetch.sources()
     source = {
         name: str(fetch.fetch(sources[name]))
-        for name in ("uvloop", "orjson", "tornado", "httptools", "pamqp", "PyJWT")
+        for name in ("uvloop", "orjson", "tornado", "httptools", "PyJWT")
     }
     wanted = {
         "places": {
@@ -187,7 +187,7 @@ def _collect(python: Interpreter, linked: list[Extension], place: Path) -> None:
             "lavinmq": str(ROOT),
             "uvloop": source["uvloop"], "orjson": source["orjson"] + "/pysrc",
             "tornado": source["tornado"], "httptools": source["httptools"],
-            "pamqp": source["pamqp"], "jwt": source["PyJWT"],
+            "jwt": source["PyJWT"],
         },
         "roots": contents.ROOTS,
         "replaced": {

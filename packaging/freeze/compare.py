@@ -91,7 +91,7 @@ def pyinstaller(onefile: bool) -> Form:
 
     def build(place: Path) -> None:
         options = [f"--{mode}", "--name=lavinmq", "--noconfirm", "--log-level=ERROR"]
-        for name in ("lavinmq", "tornado", "pamqp", "uvloop"):
+        for name in ("lavinmq", "tornado", "uvloop"):
             options.append(f"--collect-submodules={name}")
         paths = [f"--paths={ROOT}", f"--distpath={place}", f"--workpath={place / 'work'}"]
         places = [*paths, f"--specpath={place}"]
@@ -155,7 +155,7 @@ def _tool(name: str) -> list[str]:
     def build(place: Path) -> None:
         run([sys.executable, "-m", "venv", str(place)])
         lock = ROOT / "requirements.lock"
-        needed = ("uvloop", "orjson", "tornado", "pamqp", "pyjwt", "cryptography", "bcrypt")
+        needed = ("uvloop", "orjson", "tornado", "pyjwt", "cryptography", "bcrypt")
         pins = [line for line in lock.read_text().split() if line.lower().startswith(needed)]
         pip = [str(place / "bin/python"), "-m", "pip", "install", "--quiet"]
         run([*pip, "--disable-pip-version-check", *TOOLS[name], *pins])

@@ -8,7 +8,7 @@ ROOTS = [
     "boot", "selftest", "assets", "prepared", "later", "lavinmq.*", "encodings.*",
     # Imported where no reader of imports sees it: by C, by Rust, by name.
     "uvloop", "uvloop._noop", "uvloop.includes", "orjson", "json", "uuid", "enum", "dataclasses",
-    "datetime", "zoneinfo", "sysconfig", "numbers", "_strptime", "stringprep", "pamqp.*", "jwt",
+    "datetime", "zoneinfo", "sysconfig", "numbers", "_strptime", "stringprep", "jwt",
     "concurrent.futures.thread", "tornado.simple_httpclient", "tornado.websocket",
     "importlib.resources", "importlib.metadata", "traceback", "linecache", "tempfile",
 ]  # fmt: skip

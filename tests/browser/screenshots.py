@@ -22,13 +22,13 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from tests.support.raw_connection import Address, Connection
-from tests.support.raw_wire import ClientError, ConnectionLost, Properties
 from tests.browser.conftest import NAMES, TWO_FRAMES, Visit, log_in
 from tests.support.api import Api
 from tests.support.broker import Broker
 from tests.support.mqtt_bytes import V5, V311, block
 from tests.support.mqtt_peer import Peer
+from tests.support.raw_connection import Address, Connection
+from tests.support.raw_wire import ClientError, ConnectionLost, Properties
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL = ROOT / "build" / "screenshots"

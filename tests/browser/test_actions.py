@@ -6,12 +6,12 @@ from typing import Any
 
 from playwright.sync_api import expect
 
-from tests.support.raw_connection import Address, Connection
 from tests.browser.conftest import Requests, Stub, listed, queue
 from tests.browser.test_forms import CONNECTION, IN_PATH, POLICIES, SHOVEL
 from tests.browser.test_queue_page import CONSUMER
 from tests.support.api import Api
 from tests.support.broker import Broker
+from tests.support.raw_connection import Address, Connection
 
 QUEUE, STREAM = "/queue#vhost=foo&name=orders", "/stream#vhost=foo&name=events"
 QUESTIONS = (

@@ -10,12 +10,12 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect
 
-from tests.support.raw_connection import Address, Connection
 from tests.browser.conftest import NODE_MODULES, TWO_FRAMES, Visit, log_in, opened
 from tests.browser.test_login import cookie
 from tests.conftest import IS_NIGHTLY
 from tests.support.api import Api
 from tests.support.broker import Broker
+from tests.support.raw_connection import Address, Connection
 
 LISTS = (
     "/", "/nodes", "/logs", "/connections", "/channels", "/consumers", "/mqtt", "/exchanges",

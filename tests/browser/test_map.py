@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from tests.support.raw_connection import Address, Connection
 from tests.browser.conftest import Requests, Stub, listed
 from tests.browser.test_every_page import AXE
 from tests.support.api import Api
 from tests.support.broker import Broker
+from tests.support.raw_connection import Address, Connection
 
 
 def test_a_few_things_are_shown_as_they_are(page: Any, broker: Broker) -> None:

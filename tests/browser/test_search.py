@@ -10,12 +10,12 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect
 
-from tests.support.raw_connection import Address, Connection
 from tests.browser.conftest import Requests, log_in
 from tests.browser.test_every_page import AXE, HOSTILE, hostile, watched
 from tests.browser.test_lists import query
 from tests.support.api import Api
 from tests.support.broker import Broker
+from tests.support.raw_connection import Address, Connection
 
 __all__ = ["hostile", "watched"]
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from tests.support.raw_connection import Address, Connection
 from tests.browser.conftest import Requests, log_in
 from tests.browser.test_login import cookie, fill
 from tests.support.api import Api
 from tests.support.broker import Broker
+from tests.support.raw_connection import Address, Connection
 
 EVIL = "http://evil.example/"
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from tests.support.raw_connection import Address, Connection, Properties
 from tests.browser.conftest import Visit, log_in, opened
 from tests.browser.test_every_page import LISTS, OPEN
 from tests.support.api import Api
 from tests.support.broker import Broker
+from tests.support.raw_connection import Address, Connection, Properties
 
 WATCH = """
 (root) => {

@@ -1,9 +1,8 @@
-"""A small AMQP 0-9-1 client: connect, handshake, channels and the rare methods, synchronously.
+"""A small AMQP 0-9-1 client for tests and perf/: each method and frame under their control.
 
-Used by lavinmqperf and the tests. One thread owns a connection; nothing here is asynchronous,
-retries, or sends heartbeats (they are negotiated off unless asked for). The message path of
-lavinmqperf is not here: `Connection.detach` lends the socket to compiled code after set-up and
-`Connection.resume` takes it back. Frames and errors are in `tests.support.raw_wire`.
+Programs use `lavinmq.client`. One thread owns a connection; nothing here is asynchronous, retries,
+or sends heartbeats (they are negotiated off unless asked for). Frames and errors are in
+`tests.support.raw_wire`.
 
 Source: AMQP 0-9-1 specification, sections 1.4 and 4.2.
 """
@@ -202,14 +201,6 @@ class Connection:
             raise wire.decode_close(raw.payload)
         if not isinstance(method, commands.Connection.Blocked | commands.Connection.Unblocked):
             self._replies.append(method)
-
-    def detach(self) -> tuple[int, bytes]:
-        """Lend the socket out: its descriptor, and bytes read ahead, which are the borrower's."""
-        return self._socket.fileno(), self._reader.take()
-
-    def resume(self, unread: bytes) -> None:
-        """Take the socket back with the bytes the borrower read and did not use."""
-        self._reader.feed(unread)
 
     def close(self, timeout: float = 5.0) -> None:
         """Say goodbye, wait for the answer so that all that was sent is dealt with, disconnect."""

@@ -1,7 +1,7 @@
-"""AMQP 0-9-1 frames as a client sees them: encoders, a frame reader, and the errors of a peer.
+"""AMQP 0-9-1 frames by pamqp: encoders, a frame reader, and the errors of a peer.
 
-Used by `tests.support.raw_connection` and lavinmqperf, for set-up and rare methods. Bytes in, values
-out: nothing here touches a socket, and no message of a running broker passes through.
+For tests and perf/, below `tests.support.raw_connection` and in peers that play a broker: another
+opinion than that of our own codecs. Bytes in, values out: nothing here touches a socket.
 
 Source: AMQP 0-9-1 specification, section 4.2; field types by pamqp.
 """

@@ -69,9 +69,11 @@ CIRCLES: list[set[str]] = [
 APART: set[str] = {"pipeline", "spark"}
 """Rooms of programs that run beside Spark, with the top-level formats `pyspark_lavinmq*`."""
 
-SHARED: set[str] = {"client._engine", "client.errors", "client.frames", "client.link", "client.methods", "errors", "fieldtable", "files.definitions",
+SHARED: set[str] = {"client._engine", "client.errors", "client.frames", "client.link",
+                    "client.methods", "errors", "fieldtable", "files.definitions",
                     "files.stream_epochs"}  # fmt: skip
-"""All that these have in common with the broker: what is on the wire and in its files."""
+"""All that these have in common with the broker: what is on the wire, by the client library, and in
+its files."""
 
 TELLS_OF_ALL: Final = "cli.programs"
 """Writes the manuals, that of lavinmq-pipeline too."""

@@ -1,17 +1,22 @@
 """`lavinmqperf amqp queue-count`: declares batches of queues and leaves them there."""
 
-import asyncio
 import secrets
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from lavinmq.cli.perf.conversation import Conversations, Script, Step, step
 from lavinmq.cli.perf.counts import Dots, repeat
 from lavinmq.cli.perf.interrupts import Interrupts
 from lavinmq.cli.perf.options import Parser, check, json_object
-from lavinmq.cli.perf.peer import Broker, Connection
+from lavinmq.cli.perf.peer import Broker
+from lavinmq.client import frames
 
-PIECE = 64
+CHANNEL = 1
+DECLARED = frames.id_of("queue.declare-ok")
+PIECE = 1000  # declarations that are sent at once
+POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +59,8 @@ def run(argv: Sequence[str]) -> int:
         broker.open("lavinmqperf queue-count") as connection,
     ):
         connection.open_channel()
-        batches = Batches(options, broker, connection, interrupts)
+        connection.borrow()
+        batches = Batches(options, connection.socket, interrupts)
         repeat(batches.declare, batches.totals, interrupts, {})
     return 0
 
@@ -63,54 +69,52 @@ class Batches:
     """The queues of a run, which have names of their own."""
 
     def __init__(
-        self,
-        options: QueueCountOptions,
-        broker: Broker,
-        connection: Connection,
-        interrupts: Interrupts,
+        self, options: QueueCountOptions, sock: socket.socket, interrupts: Interrupts
     ) -> None:
         self._options = options
-        self._broker = broker
-        self._connection = connection
+        self._socket = sock
         self._interrupts = interrupts
         self._name = f"queue-count-{secrets.token_hex(4)}"
-        self._sent = 0
         self._count = 0
 
     def declare(self) -> None:
         """Declare one batch. Raises: Error, ValueError for arguments AMQP does not know."""
-        self._broker.run(self._declare_all())
-
-    async def _declare_all(self) -> None:
-        with Dots(self._options.queues) as dots:
-            for _ in range(self._options.queues):
-                if self._interrupts.happened:
-                    break
-                await self._declare()
-                dots.count()
-            if self._sent > self._count:
-                # Answered when all before it are done, or refused if one of them was.
-                last = f"{self._name}-{self._sent}"
-                flags = (True, False, False, False, False)
-                await self._connection.chan.call("queue.declare", 0, last, *flags, {})
-                self._count = self._sent
+        with Dots(self._options.queues) as dots, Conversations() as conversations:
+            script = self._without_waiting(dots) if self._options.no_wait else self._waiting(dots)
+            conversations.start(self._socket, script)
+            while conversations:
+                conversations.poll(POLL_S)
 
     def totals(self) -> str:
         """Say how many queues there are by now, and their names."""
         return f"{self._count} queues {self._name}-1..{self._count}"
 
-    async def _declare(self) -> None:
-        name = f"{self._name}-{self._sent + 1}"
-        durable, no_wait = self._options.durable, self._options.no_wait
-        flags = (False, durable, not durable, False, no_wait)
-        declare = ("queue.declare", 0, name, *flags, self._options.arguments)
-        chan = self._connection.chan
-        if no_wait:
-            chan.send(*declare)
-            if not self._sent % PIECE:
-                await asyncio.sleep(0)  # what was gathered goes out
-                await chan.link.writable()
-        else:
-            await chan.call(*declare)
+    def _waiting(self, dots: Dots) -> Script:
+        for _ in range(self._options.queues):
+            if self._interrupts.happened:
+                return
+            yield Step(self._method(self._count + 1), DECLARED)
             self._count += 1
-        self._sent += 1
+            dots.count()
+
+    def _without_waiting(self, dots: Dots) -> Script:
+        last = self._count + self._options.queues
+        while self._count < last and not self._interrupts.happened:
+            end = min(self._count + PIECE, last)
+            requests = [self._method(number) for number in range(self._count + 1, end + 1)]
+            # Answered when all before it are done, or refused if one of them was.
+            flags = (True, False, False, False, False)
+            looked_for = step(CHANNEL, "queue.declare", 0, f"{self._name}-{end}", *flags, {})
+            yield Step(b"".join(requests) + looked_for.request, looked_for.reply)
+            for _ in requests:
+                dots.count()
+            self._count = end
+
+    def _method(self, number: int) -> bytes:
+        durable = self._options.durable
+        flags = (False, durable, not durable, False, self._options.no_wait)
+        return frames.method(
+            *(CHANNEL, "queue.declare", 0, f"{self._name}-{number}"),
+            *flags,
+            self._options.arguments,
+        )

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.raw_connection import Channel, ChannelClosed, Connection, Properties, parse_uri
 from tests.support.broker import Broker
 from tests.support.lavinmqperf import COMMAND, TIMEOUT_S, until
+from tests.support.raw_connection import Channel, ChannelClosed, Connection, Properties, parse_uri
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import socket
 import pytest
 
 from lavinmq.cli.perf import __main__ as program
-from tests.support.raw_connection import ChannelClosed, Connection, parse_uri
 from tests.support.broker import Broker
 from tests.support.lavinmqperf import TIMEOUT_S, perf, running, sockets, until
+from tests.support.raw_connection import ChannelClosed, Connection, parse_uri
 
 NAMES = {
     "bind-churn": ["bind non-durable queue", "bind durable queue"],

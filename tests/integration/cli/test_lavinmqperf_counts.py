@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.raw_connection import Channel, ChannelClosed, Connection, parse_uri
 from tests.conftest import BrokerFactory
 from tests.support.broker import Broker
 from tests.support.lavinmqperf import perf, running, sockets, until
+from tests.support.raw_connection import Channel, ChannelClosed, Connection, parse_uri
 
 PROMPT = "Press Enter"
 LOCKED, NOT_FOUND, PRECONDITION_FAILED = 405, 404, 406

@@ -10,9 +10,9 @@ import pytest
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
-from tests.support.raw_connection import Connection, parse_uri
 from tests.conftest import BrokerFactory
 from tests.support.broker import Broker
+from tests.support.raw_connection import Connection, parse_uri
 from tests.support.websocket import close
 
 HEADER = b"AMQP\x00\x00\x09\x01"

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.raw_connection import Address, Channel, Connection, Properties
 from lavinmq.spark.segment_scan import Report
 from tests.conftest import BrokerFactory
 from tests.support.broker import Broker
+from tests.support.raw_connection import Address, Channel, Connection, Properties
 from tests.support.segment_files import bodies, rows
 from tests.support.segments import queue_directory
 from tests.support.waiting import wait_for

@@ -41,7 +41,6 @@ def test_the_client_loads_nothing_of_the_broker_and_no_other_package() -> None:
     assert {name for name in foreign if not name.startswith("_cython_")} == set()
     ours = {name for name in loaded if name.startswith("lavinmq.")}
     assert all(name.startswith("lavinmq.client") for name in ours)
-    assert "tests.support.raw_connection" not in ours
 
 
 def test_every_error_is_an_error_of_the_client() -> None:

@@ -13,10 +13,10 @@ from pamqp import commands
 
 from lavinmq import _core, fieldtable
 from lavinmq.arguments.bounds import TableBounds
-from tests.support.raw_wire import encode_content
 from lavinmq.fieldtable import Timestamp
 from lavinmq.http import encoding, properties
 from lavinmq.http.errors import ApiError
+from tests.support.raw_wire import encode_content
 
 BOUNDS = TableBounds(65536, 1024)
 
