@@ -1,8 +1,9 @@
 """Lays out the sources of the distribution lavinmq-client: `packaging/client_tree.py DIRECTORY`.
 
-`wheel.py` builds it from them, `make lint` has them checked. They are `lavinmq/client`, the files of
-`cext/` that its compiled module is made of, and what stands in `packaging/client`. There is no `lavinmq/__init__.py` among them: beside the broker's
-wheel that is the broker's, without it `lavinmq` is a namespace.
+`wheel.py` builds it from them, `make lint` has them checked. They are `lavinmq/client`, the files
+of `cext/` that its compiled module is made of, and what stands in `packaging/client`. There is no
+`lavinmq/__init__.py` among them: beside the broker's wheel that is the broker's, without it
+`lavinmq` is a namespace.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 from pathlib import Path
 
 import release
+
 
 def sources_of(umbrella: Path) -> set[Path]:
     """The files of `cext/` that an umbrella includes, itself and all contracts."""

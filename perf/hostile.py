@@ -30,10 +30,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.support.raw_connection import ClientError
 from perf import brokers, measure
 from perf.bystander import Bystander
 from perf.hostile_cases import CASES, Broker
+from tests.support.raw_connection import ClientError
 
 TARGET_MS = 10.0
 BEFORE = Path(__file__).parent / "results" / "hostile" / "before.json"

@@ -18,6 +18,7 @@ from subprocess import PIPE, Popen
 
 from pamqp import commands
 
+from perf.soak_ledger import VOID, Ledger, Message, body_of
 from tests.support import raw_wire as wire
 from tests.support.raw_connection import (
     Address,
@@ -27,7 +28,6 @@ from tests.support.raw_connection import (
     NoAnswer,
     Properties,
 )
-from perf.soak_ledger import VOID, Ledger, Message, body_of
 
 HOST = "127.0.0.1"
 TIMEOUT_S = 60.0

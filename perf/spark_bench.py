@@ -31,9 +31,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pamqp import commands
 
+from perf import brokers, measure, record, topology
 from tests.support import raw_wire as wire
 from tests.support.raw_connection import Address, Connection, Properties
-from perf import brokers, measure, record, topology
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.support.raw_connection import Address, Connection
 from perf import topology
 from perf.spark_bench import BODY, Bench, Row, Took
+from tests.support.raw_connection import Address, Connection
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from pamqp import commands
 
-from tests.support import raw_wire as wire
-from tests.support.raw_connection import Channel, Connection
-from tests.support.raw_wire import Properties, build
 from perf.hostile_cases.peer import (
     DEAD_LETTERS,
     Broker,
@@ -14,6 +11,9 @@ from perf.hostile_cases.peer import (
     settle,
     wait_for_messages,
 )
+from tests.support import raw_wire as wire
+from tests.support.raw_connection import Channel, Connection
+from tests.support.raw_wire import Properties, build
 
 LARGE = 128 << 20
 

@@ -8,9 +8,6 @@ from urllib.parse import quote
 
 from pamqp import commands
 
-from tests.support import raw_wire as wire
-from tests.support.raw_connection import ClientError
-from tests.support.raw_wire import build
 from perf.hostile_cases.peer import (
     BACKTRACKING,
     MANY,
@@ -25,6 +22,9 @@ from perf.hostile_cases.peer import (
     send_all,
     settle,
 )
+from tests.support import raw_wire as wire
+from tests.support.raw_connection import ClientError
+from tests.support.raw_wire import build
 
 
 def http_arguments(broker: Broker) -> None:

@@ -8,9 +8,6 @@ from collections.abc import Iterator
 
 from pamqp import commands
 
-from tests.support import raw_wire as wire
-from tests.support.raw_connection import ClientError, Connection
-from tests.support.raw_wire import Properties, build
 from perf.hostile_cases.peer import (
     ALLOWED_CONSUMERS,
     CHANNELS,
@@ -27,6 +24,9 @@ from perf.hostile_cases.peer import (
     unacknowledged,
     wait_for_messages,
 )
+from tests.support import raw_wire as wire
+from tests.support.raw_connection import ClientError, Connection
+from tests.support.raw_wire import Properties, build
 
 
 def nack_multiple(broker: Broker) -> None:

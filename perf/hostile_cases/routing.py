@@ -7,8 +7,6 @@ import struct
 
 from pamqp import commands
 
-from tests.support import raw_wire as wire
-from tests.support.raw_wire import Properties, build
 from perf.hostile_cases.peer import (
     TIMEOUT_S,
     Broker,
@@ -23,6 +21,8 @@ from perf.hostile_cases.peer import (
     settle,
     texts,
 )
+from tests.support import raw_wire as wire
+from tests.support.raw_wire import Properties, build
 
 
 def cc_headers(broker: Broker) -> None:

@@ -7,8 +7,6 @@ import time
 from pamqp import commands
 from pamqp.common import FieldTable
 
-from tests.support import raw_wire as wire
-from tests.support.raw_wire import Properties, build
 from perf.hostile_cases.peer import (
     DEAD_LETTERS,
     MANY,
@@ -23,6 +21,8 @@ from perf.hostile_cases.peer import (
     settle,
     wait_for_messages,
 )
+from tests.support import raw_wire as wire
+from tests.support.raw_wire import Properties, build
 
 
 def expiry(broker: Broker) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
-from tests.support.raw_connection import Channel
-from tests.support.raw_wire import Properties
 from perf.hostile_cases.peer import (
     FROM_FIRST,
     Broker,
@@ -15,6 +13,8 @@ from perf.hostile_cases.peer import (
     send_many,
     settle,
 )
+from tests.support.raw_connection import Channel
+from tests.support.raw_wire import Properties
 
 
 def _stream(broker: Broker, channel: Channel, count: int, properties: Properties) -> None:

@@ -16,9 +16,9 @@ from typing import Any
 
 from pamqp import commands
 
+from perf.hostile_cases.peer import HOST, TIMEOUT_S, Broker, published
 from tests.support import raw_wire as wire
 from tests.support.raw_wire import build
-from perf.hostile_cases.peer import HOST, TIMEOUT_S, Broker, published
 
 RECORDS = 200_000
 KEYS = 50_000

@@ -6,8 +6,6 @@ import time
 
 from pamqp import commands
 
-from tests.support import raw_wire as wire
-from tests.support.raw_wire import build
 from perf.hostile_cases.peer import (
     BINDINGS,
     CHANNELS,
@@ -22,6 +20,8 @@ from perf.hostile_cases.peer import (
     settle,
     unbind,
 )
+from tests.support import raw_wire as wire
+from tests.support.raw_wire import build
 
 
 def unbind_pair(broker: Broker) -> None:

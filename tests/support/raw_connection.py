@@ -202,6 +202,14 @@ class Connection:
         if not isinstance(method, commands.Connection.Blocked | commands.Connection.Unblocked):
             self._replies.append(method)
 
+    def detach(self) -> tuple[int, bytes]:
+        """Lend the socket out: its descriptor, and bytes read ahead, which are the borrower's."""
+        return self._socket.fileno(), self._reader.take()
+
+    def resume(self, unread: bytes) -> None:
+        """Take the socket back with the bytes the borrower read and did not use."""
+        self._reader.feed(unread)
+
     def close(self, timeout: float = 5.0) -> None:
         """Say goodbye, wait for the answer so that all that was sent is dealt with, disconnect."""
         if self._is_closed:
