@@ -6,12 +6,12 @@ from typing import Any
 
 from playwright.sync_api import expect
 
+from lavinmq.client import Client
 from tests.browser.conftest import Requests, Stub, listed, queue
 from tests.browser.test_forms import CONNECTION, IN_PATH, POLICIES, SHOVEL
 from tests.browser.test_queue_page import CONSUMER
 from tests.support.api import Api
 from tests.support.broker import Broker
-from tests.support.raw_connection import Address, Connection
 
 QUEUE, STREAM = "/queue#vhost=foo&name=orders", "/stream#vhost=foo&name=events"
 QUESTIONS = (
@@ -71,8 +71,8 @@ def test_a_connection_of_mqtt_has_no_boxes_of_amqp(page: Any, stub: Stub) -> Non
 
 
 def test_the_prefetch_of_a_channel_is_changed(page: Any, broker: Broker) -> None:
-    with Connection.open(Address(broker.host, broker.port)) as connection:
-        connection.channel().qos(7, per_channel=False)
+    with Client(broker.uri) as client:
+        client.channel().basic_qos(7)
         [name] = [each["name"] for each in Api(broker)("GET", "/api/channels").json][-1:]
         page.goto(f"/channel#name={name}")
         field = page.get_by_label("Prefetch count")

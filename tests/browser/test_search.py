@@ -10,12 +10,12 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect
 
+from lavinmq.client import Client
 from tests.browser.conftest import Requests, log_in
 from tests.browser.test_every_page import AXE, HOSTILE, hostile, watched
 from tests.browser.test_lists import query
 from tests.support.api import Api
 from tests.support.broker import Broker
-from tests.support.raw_connection import Address, Connection
 
 __all__ = ["hostile", "watched"]
 
@@ -39,8 +39,8 @@ def things(broker: Broker) -> Iterator[None]:
     ):
         answer = api(method, f"/api/{path}", body)
         assert answer.status in (201, 204), answer
-    with Connection.open(Address(broker.host, broker.port), name="findling-c") as connection:
-        connection.channel().consume("findling-q0", "findling-t")
+    with Client(broker.uri, name="findling-c") as client:
+        client.channel().basic_consume("findling-q0", print, consumer_tag="findling-t")
         yield
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
+from lavinmq.client import Client
 from tests.browser.conftest import Requests, log_in
 from tests.browser.test_login import cookie, fill
 from tests.support.api import Api
 from tests.support.broker import Broker
-from tests.support.raw_connection import Address, Connection
 
 EVIL = "http://evil.example/"
 
@@ -79,8 +79,8 @@ def test_a_name_that_leads_upwards_is_told_and_nothing_else_is_touched(
     page: Any, broker: Broker, requests: Requests, name: str
 ) -> None:
     """Anybody may call a queue so; a browser would ask for what is above, and delete that."""
-    with Connection.open(Address(broker.host, broker.port)) as connection:
-        connection.channel().declare_queue(name)
+    with Client(broker.uri) as client:
+        client.queue(name, durable=False)
     page.on("dialog", lambda dialog: dialog.accept())
 
     page.goto(f"/queue#vhost=%2F&name={name}")
@@ -93,8 +93,8 @@ def test_a_name_that_leads_upwards_is_told_and_nothing_else_is_touched(
     expect(page.locator("#toast")).to_contain_text("lavinmqctl")
 
     assert [each.url for each in requests.all if each.method == "DELETE"] == []
-    with Connection.open(Address(broker.host, broker.port)) as connection:
-        connection.channel().delete_queue(name)
+    with Client(broker.uri) as client:
+        client.delete_queue(name)
 
 
 def test_a_log_in_that_ends_while_a_question_is_open_ends_the_page(

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lavinmq.client import Client
 from lavinmq.pipeline.errors import UsageError
 from tests.spark.jobs import broker_arguments, run_job
 from tests.spark.streams import Stream, numbers
 from tests.support.api import Api
-from tests.support.raw_connection import Address, Connection
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,16 +28,16 @@ def test_chosen_messages_arrive_once_changed_and_in_order(
     """Two runs on one checkpoint; the second one has only what is new."""
     broker = stream.broker
     Api(broker)("PUT", f"/api/vhosts/{VHOST}")
-    there = Address(broker.host, broker.port, vhost=VHOST)
-    with Connection.open(there) as connection:
-        connection.channel().declare_queue(QUEUE, durable=True)
+    there = f"amqp://guest:guest@{broker.host}:{broker.port}/{VHOST}"
+    with Client(there) as client:
+        client.channel().queue_declare(QUEUE, durable=True)
     args: list[Any] = [
         *(*broker_arguments(stream), "--queue", stream.name, "--once"),
         *(
             "--checkpoint",
             tmp_path,
             "--to",
-            f"amqp://guest:guest@{broker.host}:{broker.port}/{VHOST}",
+            there,
         ),
         *("--exchange", "", "--routing-key", QUEUE),
         *("--where", "cast(cast(body AS STRING) AS INT) % 2 = 0"),
@@ -51,12 +51,12 @@ def test_chosen_messages_arrive_once_changed_and_in_order(
 
     assert (first.values["rows"], first.values["published"]) == (100, 50)
     assert (second.values["rows"], second.values["published"]) == (10, 5)
-    with Connection.open(there) as connection:
-        channel = connection.channel()
-        found = [each for _ in range(60) if (each := channel.get(QUEUE, no_ack=True))]
+    with Client(there) as client:
+        channel = client.channel()
+        found = [each for _ in range(60) if (each := channel.basic_get(QUEUE, no_ack=True))]
     assert [each.body for each in found] == [b"n%d" % n for n in range(0, 110, 2)]
-    assert {each.properties.message_id for each in found} == {"m"}
-    headers = [dict(each.properties.headers or {}) for each in found]
+    assert {each.message_id for each in found} == {"m"}
+    headers = [each.headers for each in found]
     assert [each["x-origin-offset"] for each in headers] == list(range(1, 111, 2))
     assert json.dumps(headers[0]["x-origin-queue"]) == json.dumps(stream.name)
 

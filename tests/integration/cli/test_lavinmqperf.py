@@ -12,15 +12,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from lavinmq.client import ChannelClosed, Client
+from lavinmq.client.blocking import Channel
 from tests.support.broker import Broker
 from tests.support.lavinmqperf import COMMAND, TIMEOUT_S, until
-from tests.support.raw_connection import Channel, ChannelClosed, Connection, Properties, parse_uri
 
 
 @pytest.fixture
 def channel(broker: Broker) -> Iterator[Channel]:
-    with Connection.open(parse_uri(broker.uri)) as connection:
-        yield connection.channel()
+    with Client(broker.uri) as client:
+        yield client.channel()
 
 
 @pytest.fixture
@@ -28,8 +29,8 @@ def queue(broker: Broker) -> Iterator[str]:
     """A queue name of the test's own; the queue is deleted afterwards."""
     name = f"perf-{uuid.uuid4()}"
     yield name
-    with Connection.open(parse_uri(broker.uri)) as connection:
-        connection.channel().delete_queue(name)
+    with Client(broker.uri) as client:
+        client.channel().queue_delete(name)
 
 
 def throughput(
@@ -43,13 +44,13 @@ def throughput(
 
 
 def ready(channel: Channel, queue: str) -> int:
-    return channel.declare_queue(queue, passive=True).message_count or 0
+    return channel.queue_declare(queue, passive=True).message_count
 
 
 def fill(channel: Channel, queue: str, *bodies: bytes) -> None:
-    channel.declare_queue(queue, durable=True)
+    channel.queue_declare(queue, durable=True)
     for body in bodies:
-        channel.publish("", queue, body)
+        channel.basic_publish("", queue, body)
     until(lambda: ready(channel, queue) == len(bodies))
 
 
@@ -153,7 +154,7 @@ def test_a_message_that_differs_makes_verification_fail(
 def test_an_existing_queue_with_other_arguments_is_used(
     broker: Broker, channel: Channel, queue: str
 ) -> None:
-    channel.declare_queue(queue, durable=False, arguments={"x-max-length": 100000})
+    channel.queue_declare(queue, durable=False, arguments={"x-max-length": 100000})
 
     throughput(broker, queue, "-C", "10", "-D", "10")
 
@@ -166,9 +167,9 @@ def test_the_queue_is_durable_and_has_the_arguments_given(
     throughput(broker, queue, "-C", "10", "-y", "0", "--queue-args", '{"x-max-length": 10}')
 
     arguments = {"x-max-length": 10}
-    assert channel.declare_queue(queue, durable=True, arguments=arguments).message_count == 10
+    assert channel.queue_declare(queue, durable=True, arguments=arguments).message_count == 10
     with pytest.raises(ChannelClosed, match="406"):
-        channel.declare_queue(queue, durable=True)
+        channel.queue_declare(queue, durable=True)
 
 
 def test_messages_carry_the_properties_given(broker: Broker, channel: Channel, queue: str) -> None:
@@ -176,12 +177,12 @@ def test_messages_carry_the_properties_given(broker: Broker, channel: Channel, q
 
     throughput(broker, queue, "-y", "0", "-C", "1", "-p", "--properties", properties)
 
-    message = channel.get(queue, no_ack=True)
+    message = channel.basic_get(queue, no_ack=True)
     assert message is not None
-    assert message.properties.delivery_mode == 2
-    assert message.properties.content_type == "text/plain"
-    assert message.properties.headers == {"a": 1}
-    assert message.properties.priority == 3
+    assert message.delivery_mode == 2
+    assert message.content_type == "text/plain"
+    assert message.headers == {"a": 1}
+    assert message.priority == 3
     assert message.body == b"@ABCDEFGHIJKLMNO"
 
 
@@ -192,7 +193,7 @@ def test_publishers_rotate_over_the_queues_of_a_pattern(
 
     throughput(broker, queue, "-y", "0", "-C", "30", *options)
 
-    counts = [channel.delete_queue(f"{queue}-{number}") for number in (1, 2, 3)]
+    counts = [channel.queue_delete(f"{queue}-{number}") for number in (1, 2, 3)]
     assert counts == [10, 10, 10]
 
 
@@ -203,7 +204,7 @@ def test_consumers_are_spread_over_the_queues_of_a_pattern(
 
     throughput(broker, queue, "-y", "3", "-C", "30", "-D", "30", *options)
 
-    counts = [channel.delete_queue(f"{queue}-{number}") for number in (1, 2, 3)]
+    counts = [channel.queue_delete(f"{queue}-{number}") for number in (1, 2, 3)]
     assert counts == [0, 0, 0]
 
 
@@ -233,21 +234,21 @@ def test_a_consumer_comes_back_after_its_queue_was_deleted(
     broker: Broker, channel: Channel, queue: str
 ) -> None:
     def consumers() -> int:
-        with Connection.open(parse_uri(broker.uri)) as connection:
+        with Client(broker.uri) as client:
             try:
-                reply = connection.channel().declare_queue(queue, passive=True)
+                reply = client.channel().queue_declare(queue, passive=True)
             except ChannelClosed:
                 return 0
-            return reply.consumer_count or 0
+            return reply.consumer_count
 
     command = [*COMMAND, "throughput", "--uri", broker.uri, "-u", queue, "-x", "0", "-D", "5"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             until(lambda: consumers() == 1)
-            channel.delete_queue(queue)
+            channel.queue_delete(queue)
             until(lambda: consumers() == 1)
             for _ in range(5):
-                channel.publish("", queue, b"x", Properties())
+                channel.basic_publish("", queue, b"x")
 
             _, errors = process.communicate(timeout=TIMEOUT_S)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
@@ -9,9 +10,9 @@ import socket
 import pytest
 
 from lavinmq.cli.perf import __main__ as program
+from lavinmq.client import ChannelClosed, Client, ReturnedError
 from tests.support.broker import Broker
 from tests.support.lavinmqperf import TIMEOUT_S, perf, running, sockets, until
-from tests.support.raw_connection import ChannelClosed, Connection, parse_uri
 
 NAMES = {
     "bind-churn": ["bind non-durable queue", "bind durable queue"],
@@ -56,22 +57,23 @@ def test_no_durable_queue_is_left_behind(broker: Broker, monkeypatch: pytest.Mon
 
     assert program.main(["bind-churn", "--uri", broker.uri, "-z", "0.1", "-x", "2"]) == 0
 
-    with Connection.open(parse_uri(broker.uri)) as connection:
-        for client in (0, 1):
-            queue = f"lavinmqperf-bind-churn-known-{client}-durable"
+    with Client(broker.uri) as client:
+        for number in (0, 1):
+            queue = f"lavinmqperf-bind-churn-known-{number}-durable"
             with pytest.raises(ChannelClosed, match="404"):
-                connection.channel().declare_queue(queue, passive=True)
+                client.channel().queue_declare(queue, passive=True)
 
 
 def test_each_iteration_binds_with_a_key_of_its_own(own_broker: Broker) -> None:
-    with Connection.open(parse_uri(own_broker.uri)) as connection:
-        channel = connection.channel()
+    with Client(own_broker.uri) as client:
+        channel = client.channel()
         channel.confirm_select()
 
         def is_bound(key: str) -> bool:
             channel.returned.clear()
-            channel.publish("amq.direct", key, b"", mandatory=True)
-            channel.confirm(TIMEOUT_S)
+            receipt = channel.basic_publish("amq.direct", key, b"", mandatory=True)
+            with contextlib.suppress(ReturnedError):
+                channel.wait_for_confirm(receipt, TIMEOUT_S)
             return not channel.returned
 
         with running("bind-churn", "--uri", own_broker.uri, "-z", "20") as process:

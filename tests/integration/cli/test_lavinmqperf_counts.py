@@ -9,19 +9,20 @@ from collections.abc import Iterator
 
 import pytest
 
+from lavinmq.client import ChannelClosed, Client
+from lavinmq.client.blocking import Channel
 from tests.conftest import BrokerFactory
 from tests.support.broker import Broker
 from tests.support.lavinmqperf import perf, running, sockets, until
-from tests.support.raw_connection import Channel, ChannelClosed, Connection, parse_uri
 
 PROMPT = "Press Enter"
 LOCKED, NOT_FOUND, PRECONDITION_FAILED = 405, 404, 406
 
 
 @pytest.fixture
-def connection(broker: Broker) -> Iterator[Connection]:
-    with Connection.open(parse_uri(broker.uri)) as connection:
-        yield connection
+def client(broker: Broker) -> Iterator[Client]:
+    with Client(broker.uri) as client:
+        yield client
 
 
 @pytest.fixture
@@ -29,22 +30,22 @@ def queue() -> str:
     return f"count-{uuid.uuid4()}"
 
 
-def refusal(connection: Connection, queue: str, **options: bool) -> int:
+def refusal(client: Client, queue: str, **options: bool) -> int:
     """Return the reply code of a declaration, 0 if it went well."""
-    channel = connection.channel()
+    channel = client.channel()
     try:
-        channel.declare_queue(queue, **options)
+        channel.queue_declare(queue, **options)
     except ChannelClosed as error:
         return error.code
     channel.close()
     return 0
 
 
-def consumers(connection: Connection, queue: str) -> int:
-    channel = connection.channel()
-    reply = channel.declare_queue(queue, passive=True)
+def consumers(client: Client, queue: str) -> int:
+    channel = client.channel()
+    reply = channel.queue_declare(queue, passive=True)
     channel.close()
-    return reply.consumer_count or 0
+    return reply.consumer_count
 
 
 def prefix_of(output: str, count: int) -> str:
@@ -62,7 +63,7 @@ def timers(port: int) -> list[str]:
 
 @pytest.mark.parametrize("options", [[], ["-n"]], ids=["waiting", "no-wait"])
 def test_durable_queues_are_declared_with_arguments_and_stay(
-    options: list[str], broker: Broker, connection: Connection
+    options: list[str], broker: Broker, client: Client
 ) -> None:
     arguments = ["-q", "25", "-D", "--arguments", '{"x-expires": 60000}']
 
@@ -70,28 +71,28 @@ def test_durable_queues_are_declared_with_arguments_and_stay(
 
     name = prefix_of(done.output, 25)
     assert re.match(r"\.\.\. \d+ ms\n", done.output)
-    assert refusal(connection, f"{name}26", passive=True) == NOT_FOUND
-    assert refusal(connection, f"{name}1", durable=True) == PRECONDITION_FAILED  # x-expires
-    channel = connection.channel()
+    assert refusal(client, f"{name}26", passive=True) == NOT_FOUND
+    assert refusal(client, f"{name}1", durable=True) == PRECONDITION_FAILED  # x-expires
+    channel = client.channel()
     for number in range(1, 26):
-        channel.declare_queue(f"{name}{number}", durable=True, arguments={"x-expires": 60000})
-        channel.delete_queue(f"{name}{number}")
+        channel.queue_declare(f"{name}{number}", durable=True, arguments={"x-expires": 60000})
+        channel.queue_delete(f"{name}{number}")
 
 
 @pytest.mark.parametrize("options", [[], ["-n"]], ids=["waiting", "no-wait"])
 def test_exclusive_queues_grow_with_each_enter_and_go_with_the_process(
-    options: list[str], broker: Broker, connection: Connection
+    options: list[str], broker: Broker, client: Client
 ) -> None:
     with running("queue-count", "--uri", broker.uri, "-q", "10", *options) as process:
         prefix_of(process.read_until(PROMPT), 10)
         process.enter()
         name = prefix_of(process.read_until(PROMPT), 20)
-        while_open = [refusal(connection, f"{name}{number}", passive=True) for number in (1, 20)]
+        while_open = [refusal(client, f"{name}{number}", passive=True) for number in (1, 20)]
         done = process.finish()
 
     assert (done.status, done.errors) == (0, "")
     assert while_open == [LOCKED, LOCKED]
-    until(lambda: refusal(connection, f"{name}20", passive=True) == NOT_FOUND)
+    until(lambda: refusal(client, f"{name}20", passive=True) == NOT_FOUND)
 
 
 @pytest.mark.parametrize("options", [[], ["-n"]], ids=["waiting", "no-wait"])
@@ -126,15 +127,15 @@ def test_an_unreachable_broker_is_reported(scenario: str) -> None:
 
 
 def test_connections_have_their_channels_and_consumers(
-    broker: Broker, connection: Connection, queue: str
+    broker: Broker, client: Client, queue: str
 ) -> None:
     arguments = ["-x", "110", "-c", "2", "-C", "3", "-u", queue]
     with running("connection-count", "--uri", broker.uri, *arguments) as process:
         first = process.read_until(PROMPT)
-        first_consumers = consumers(connection, queue)
+        first_consumers = consumers(client, queue)
         process.enter()
         second = process.read_until(PROMPT)
-        second_consumers = consumers(connection, queue)
+        second_consumers = consumers(client, queue)
         done = process.finish()
 
     assert (done.status, done.errors) == (0, "")
@@ -146,16 +147,16 @@ def test_connections_have_their_channels_and_consumers(
     assert "\n220 connections, 440 channels, 1320 consumers, " in second
     assert (first_consumers, second_consumers) == (660, 1320)
     # Auto-delete: it goes with the last consumer.
-    assert refusal(connection, queue, passive=True) == NOT_FOUND
+    assert refusal(client, queue, passive=True) == NOT_FOUND
 
 
 def test_an_existing_queue_is_consumed_as_it_is_and_deliveries_do_no_harm(
-    broker: Broker, connection: Connection, queue: str
+    broker: Broker, client: Client, queue: str
 ) -> None:
-    channel = connection.channel()
-    channel.declare_queue(queue, durable=True)
+    channel = client.channel()
+    channel.queue_declare(queue, durable=True)
     for _ in range(100):
-        channel.publish("", queue, b"x" * 10_000)
+        channel.basic_publish("", queue, b"x" * 10_000)
 
     arguments = ["-x", "3", "-C", "1", "-u", queue]
     with running("connection-count", "--uri", broker.uri, *arguments) as process:
@@ -167,11 +168,11 @@ def test_an_existing_queue_is_consumed_as_it_is_and_deliveries_do_no_harm(
 
     assert (done.status, done.errors) == (0, "")
     assert "\n6 connections, 6 channels, 6 consumers, own memory" in output
-    channel.delete_queue(queue)
+    channel.queue_delete(queue)
 
 
 def ready(channel: Channel, queue: str) -> int:
-    return channel.declare_queue(queue, passive=True).message_count or 0
+    return channel.queue_declare(queue, passive=True).message_count
 
 
 def test_connections_are_spread_over_the_loopback_network(broker_factory: BrokerFactory) -> None:

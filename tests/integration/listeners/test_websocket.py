@@ -10,9 +10,9 @@ import pytest
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
+from lavinmq.client import Client
 from tests.conftest import BrokerFactory
 from tests.support.broker import Broker
-from tests.support.raw_connection import Connection, parse_uri
 from tests.support.websocket import close
 
 HEADER = b"AMQP\x00\x00\x09\x01"
@@ -79,14 +79,14 @@ def test_a_client_publishes_and_reads_by_a_websocket(broker: Broker, size: int) 
 
     def client(port: int) -> list[bytes]:
         uri = broker.uri.replace(f":{broker.port}/", f":{port}/")
-        with Connection.open(parse_uri(uri)) as connection:
-            channel = connection.channel()
-            queue = channel.declare_queue("", exclusive=True).queue
+        with Client(uri) as client:
+            channel = client.channel()
+            queue = channel.queue_declare("", exclusive=True).name
             for _ in range(3):
-                channel.publish("", queue, body)
+                channel.basic_publish("", queue, body)
             bodies = []
             while len(bodies) < 3:
-                message = channel.get(queue)
+                message = channel.basic_get(queue)
                 if message is not None:
                     bodies.append(message.body)
             return bodies
