@@ -62,7 +62,7 @@ class Broker:
         link = Link(config, self.target, self._loop)
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                await self._loop.create_connection(lambda: link, sock=sock.dup())
+                await self._loop.create_connection(lambda: link, sock=sock)
                 await link.open()
         except TimeoutError:
             error = RpcTimeout("timeout waiting for the server")
@@ -128,15 +128,18 @@ class Connection:
         """Take the socket out of the loop for good, and return its number. Nothing may be awaited
         from the broker then. Raises: Error."""
         if not self._is_borrowed:
-            self._broker.run(self._let_go())
+            self.socket = self._broker.run(self._let_go())
         self._is_borrowed = True
         return self.socket.fileno()
 
-    async def _let_go(self) -> None:
+    async def _let_go(self) -> socket.socket:
         if self._link.lost.done():
             raise self._link.lost.result()
-        self._link.flush()
-        self._link.hold_reading(self, True)
+        # All that was sent has been answered. The loop closes a socket whose descriptor is gone.
+        self._link.end(ConnectionLost("the socket was lent"))
+        ours = socket.socket(fileno=self.socket.detach())
+        ours.settimeout(TIMEOUT_S)
+        return ours
 
     def give_back(self, unread: bytes) -> None:
         """Nobody uses the borrowed socket any more; `unread` was read from it and not used."""
@@ -151,8 +154,9 @@ class Connection:
 
     def abort(self) -> None:
         """Disconnect without a word."""
-        if self.socket.fileno() >= 0:
+        if self._is_borrowed:
             self.socket.close()
+        else:
             self._broker.run(self._drop())
 
     async def _drop(self) -> None:

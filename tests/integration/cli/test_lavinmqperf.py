@@ -308,3 +308,13 @@ def test_an_unreachable_broker_is_reported_and_tried_again() -> None:
     assert done.stderr.count("publisher 1: [Errno 111] Connection refused") == 2
     assert done.stderr.endswith("1 of 1 clients never got to work\n")
     assert "Average publish rate: 0 msgs/s" in done.stdout
+
+
+def test_a_client_needs_one_descriptor(broker: Broker, channel: Channel, queue: str) -> None:
+    command = [*COMMAND, "throughput", "--uri", broker.uri, "-u", queue, "-x", "30", "-y", "30"]
+    limited = ["prlimit", "--nofile=90:4096", *command, "-C", "300", "-D", "300"]
+
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ready(channel, queue) == 0
