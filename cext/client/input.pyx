@@ -8,6 +8,8 @@
 #
 # Bounds: a frame is at most frame_max, a body at most max_body; unsettled deliveries are at most
 # what the tracker of the channel allows.
+#
+# Threads: it belongs to the thread of the loop. Others may look at its figures.
 from cpython.buffer cimport PyBuffer_FillInfo
 
 cdef enum:
@@ -112,11 +114,12 @@ cdef class Input:
         if n > self.cap - self.n:
             raise ValueError("more bytes than there was room for")
         self.n += n
-        self.bytes_in += n
         if self.n == self.cap:
             self.wanted = 4 * self.cap
         self.now = 0
-        self.walk()
+        with cython.critical_section(self):
+            self.bytes_in += n
+            self.walk()
         events = self.events
         if events:
             self.events = []
@@ -282,7 +285,7 @@ cdef class Input:
                     port.tracker.tags[message.delivery_tag & port.tracker.mask] = TAG_GONE
                     port.tracker.count -= 1
                     port.tracker.skip_settled()
-            message.incarnation = port.tracker.incarnation
+                message.incarnation = port.tracker.incarnation
             if not is_settled:
                 message.tracker = port.tracker
         if port.method == M_GET_OK:

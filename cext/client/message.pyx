@@ -3,6 +3,9 @@
 # Its properties stay bytes until somebody asks. Names that many messages share are one object.
 # Not looked at by the cycle collector: a message holds bytes, text and its tracker, and a program
 # may hold a million.
+#
+# Threads: whether it is settled is guarded by the lock of its tracker. The rest is there before
+# anybody sees it, but for what is parsed.
 
 
 @cython.final
@@ -39,9 +42,14 @@ cdef class Message:
         return PyBytes_GET_SIZE(self.body)
 
     cdef dict props(self):
-        if self.parsed is None:
-            self.parsed = properties_of(self.raw_properties)
-        return self.parsed
+        cdef dict parsed
+        with cython.critical_section(self):
+            parsed = self.parsed
+        if parsed is None:
+            parsed = properties_of(self.raw_properties)
+            with cython.critical_section(self):
+                self.parsed = parsed
+        return parsed
 
     @property
     def properties(self):
@@ -116,7 +124,10 @@ cdef class Message:
     @property
     def settled(self):
         """Whether it was acknowledged or refused, or needs neither."""
-        return self.is_settled or self.tracker is None
+        if self.tracker is None:
+            return True
+        with cython.critical_section(self.tracker):
+            return self.is_settled
 
     def text(self, str encoding="utf-8", str errors="strict"):
         """The body as text."""
@@ -135,10 +146,12 @@ cdef class Message:
         return parse(self)
 
     cdef bint settle(self, int method, bint requeue) except -1:
-        if self.tracker is None or self.is_settled:
+        if self.tracker is None:
             return False
-        self.is_settled = True
         with cython.critical_section(self.tracker):
+            if self.is_settled:
+                return False
+            self.is_settled = True
             return self.tracker.settle(self.incarnation, self.delivery_tag, method, requeue)
 
     def ack(self):

@@ -1,4 +1,6 @@
 # Output: bytes on their way to the peer, gathered from many places and taken in one piece.
+#
+# Threads: it belongs to the thread of the loop.
 
 cdef enum:
     FRAME_METHOD = 1

@@ -5,6 +5,8 @@
 # hands that over by `forward`, in order, and opens the passage again when nothing is left of it.
 #
 # A message that may go no further (see Rewriter) is settled here: acknowledged, or given back.
+#
+# Threads: a passage, its rewriter and its port belong to the thread of the loop.
 
 @cython.final
 cdef class Passage:
@@ -60,7 +62,8 @@ cdef class Passage:
     def restart(self, Tracker tracker, bint no_ack=False):
         """There is a new channel: what was not settled by the old one comes again."""
         self.tracker = tracker
-        self.before = self.count if no_ack else tracker.acked + tracker.rejected
+        with cython.critical_section(tracker):
+            self.before = self.count if no_ack else tracker.acked + tracker.rejected
         self.taken = self.last_tag = 0
         self.is_open = self.may_open()
 
@@ -112,7 +115,7 @@ cdef class Passage:
             self.stopped += 1
             message.settle(BASIC_NACK if self.gives_back else BASIC_ACK, self.gives_back)
             return True
-        if not self.ring.has_room(n_body):
+        if not self.ring.room_for(n_body):
             return False
         names = self.ring.target_of(message.exchange, message.routing_key)
         parcel = self.parcel(<const u8*>PyBytes_AS_STRING(names), len(names), what, p, n, n_body)

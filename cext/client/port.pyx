@@ -98,7 +98,7 @@ cdef class Port:
         """Begin a parcel; one that cannot go on becomes a message, and so do those behind it."""
         cdef Passage passage = self.passage
         cdef int what = passage.rewritten(props, n, self.redelivered)
-        if what != REWRITE_STOPPED and not passage.ring.has_room(self.size):
+        if what != REWRITE_STOPPED and not passage.ring.room_for(self.size):
             passage.is_open = self.is_passing = False
             self.message = self.message_passing()
             return 0

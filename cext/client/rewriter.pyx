@@ -65,6 +65,12 @@ cdef inline bint is_same(bytes known, const u8* p, u64 n) noexcept:
     )
 
 
+cdef inline bint is_same_bytes(bytes known, PyObject* other) noexcept:
+    return is_same(
+        known, <const u8*>PyBytes_AS_STRING(<bytes>other), PyBytes_GET_SIZE(<bytes>other)
+    )
+
+
 cdef i64 offset_in(const u8* p, u64 n) noexcept:
     """The header `x-stream-offset` of encoded properties; -1 when there is none."""
     cdef u64 at = 2, size

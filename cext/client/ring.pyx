@@ -13,8 +13,11 @@
 # flight. A lost connection makes all that is unconfirmed BUFFERED again, in its order (`reset`).
 # Without confirms a message ends when its frames are made.
 #
-# Threads: every method takes the lock of the object where there is no GIL; no Python code runs
-# between reading and changing a slot.
+# Threads: programs publish from any while that of the loop sends and hears. All of it is guarded by
+# the lock of the ring, a critical section: nothing where there is a GIL. Like the GIL it is let go
+# of where Python code may run, and where another lock is waited for. No such thing happens between
+# reading and changing a slot. What lets go of a message may run anything: `finish` does that when
+# the slot is free, and nobody looks at a slot he had before it.
 
 cdef extern from * nogil:
     """
@@ -251,11 +254,19 @@ cdef class Ring:
             p = at + MARK_BYTES
 
     cdef inline bint has_room(self, u64 size) noexcept:
+        return self.accepting and self.fits(size)
+
+    cdef inline bint fits(self, u64 size) noexcept:
         return (
-            self.accepting and self.count < self.capacity
+            self.count < self.capacity
             and (self.n_bytes + size <= self.capacity_bytes or self.count == 0)
             and self.tail - self.head < self.most_slots
         )
+
+    cdef bint room_for(self, u64 size) except -1:
+        """Whether a message of so many bytes would be taken now."""
+        with cython.critical_section(self):
+            return self.has_room(size)
 
     cdef int put_message(
         self, bytes body, bytes props, bytes target, u8 flags, Receipt receipt
@@ -285,8 +296,8 @@ cdef class Ring:
             s.receipt = <PyObject*>receipt
             if receipt.is_batch:
                 receipt.left += 1
-                receipt.size += 1
-            if receipt.is_batch or receipt.callbacks is not None:
+                receipt.n += 1
+            if CLIENT_OWNS_RECEIPTS or receipt.is_batch or receipt.callbacks is not None:
                 Py_INCREF(receipt)
                 s.flags |= FLAG_HELD
         s.at_ns = client_now()
@@ -300,8 +311,8 @@ cdef class Ring:
     cdef Receipt receipt_of_next(self):
         cdef Receipt receipt = Receipt.__new__(Receipt)
         receipt.ring = self
-        receipt.seq = self.tail
-        receipt.size = receipt.left = 1
+        receipt.first = self.tail
+        receipt.n = receipt.left = 1
         return receipt
 
     cdef inline int rouse(self) except -1:
@@ -344,18 +355,13 @@ cdef class Ring:
 
     def add_spilled(self, bytes body, bytes props, bytes target, u8 flags, object receipt):
         """Take one back from a file, with its number already in it; False when there is no room."""
-        cdef u8 was = self.accepting
         with cython.critical_section(self):
-            self.accepting = True
-            try:
-                if not self.has_room(PyBytes_GET_SIZE(body)):
-                    return False
-                if receipt is not None:
-                    (<Receipt?>receipt).seq = self.tail
-                self.put_message(body, props, target, flags | FLAG_STAMPED, receipt)
-                self.rouse()
-            finally:
-                self.accepting = was
+            if not self.fits(PyBytes_GET_SIZE(body)):
+                return False
+            if receipt is not None:
+                (<Receipt?>receipt).first = self.tail
+            self.put_message(body, props, target, flags | FLAG_STAMPED, receipt)
+            self.rouse()
         return True
 
     def stamped(self, tuple prepared):
@@ -363,18 +369,19 @@ cdef class Ring:
         props, target, flags = prepared
         if props is None:
             props = self.props
-        if self.is_stamped:
-            props = self.stamp(props)
-        self.published += 1
+        with cython.critical_section(self):
+            if self.is_stamped:
+                props = self.stamp(props)
+            self.published += 1
         return props, (self.target if target is None else target), flags
 
     def refuse(self, bytes body, tuple prepared, reason):
         """Count a message as given and dropped at once; return its receipt."""
         cdef Receipt receipt = Receipt.__new__(Receipt)
-        receipt.size = receipt.failed = 1
+        receipt.n = receipt.n_failed = 1
         receipt.outcome = OUTCOME_DROPPED
-        receipt.reason = reason
-        receipt.seq = 0xFFFFFFFFFFFFFFFF
+        receipt.why = reason
+        receipt.first = 0xFFFFFFFFFFFFFFFF
         with cython.critical_section(self):
             self.published += 1
             self.counts[OUTCOME_DROPPED] += 1
@@ -388,20 +395,21 @@ cdef class Ring:
         """The receipt of a message that is not in the ring yet."""
         cdef Receipt receipt = Receipt.__new__(Receipt)
         receipt.ring = self
-        receipt.seq = 0xFFFFFFFFFFFFFFFF
-        receipt.size = receipt.left = 1
+        receipt.first = 0xFFFFFFFFFFFFFFFF
+        receipt.n = receipt.left = 1
         return receipt
 
     def batch(self):
         """A receipt for `add_many`; it ends no earlier than `seal` was called."""
         cdef Receipt receipt = Receipt.__new__(Receipt)
         receipt.ring = self
-        receipt.seq = self.tail
+        receipt.first = self.last
         receipt.is_batch = True
         receipt.left = 1
         receipt.outcome = OUTCOME_CONFIRMED if self.confirms else OUTCOME_SENT
         return receipt
 
+    @cython.boundscheck(True)   # the list is the program's, which may change it meanwhile
     def add_many(self, list bodies, Py_ssize_t start, tuple prepared, Receipt receipt):
         """Take as many as there is room for; return the index of the first that was not taken."""
         cdef Py_ssize_t at = start, n = len(bodies)
@@ -466,9 +474,10 @@ cdef class Ring:
 
     def attach(self, int channel, u64 frame_max):
         """Send from now on by this channel, which is new."""
-        self.channel = channel
-        self.chunk = frame_max - FRAME_OVERHEAD
-        self.low_tag = self.next_tag = 1
+        with cython.critical_section(self):
+            self.channel = channel
+            self.chunk = frame_max - FRAME_OVERHEAD
+            self.low_tag = self.next_tag = 1
 
     def reset(self):
         """The channel is gone: what is unconfirmed is to be sent again, first."""
@@ -543,7 +552,7 @@ cdef class Ring:
         s.sent_ms = <u32>((now - self.born_ns) // 1000000)
         self.tags[self.next_tag & self.tag_mask] = seq + 1
         if s.receipt != NULL:
-            (<Receipt>s.receipt).delivery_tag = self.next_tag
+            (<Receipt>s.receipt).tag = self.next_tag
         self.next_tag += 1
         self.in_flight += 1
         return 0
@@ -627,26 +636,31 @@ cdef class Ring:
         return 0
 
     cdef int finish(self, u64 seq, u8 outcome, object reason) except -1:
-        """End a message; its slot is free afterwards."""
+        """End a message. Its slot is free before anybody hears: others may run meanwhile."""
         cdef slot_t* s = self.slots + (seq & self.mask)
+        cdef slot_t ended = s[0]
         self.counts[outcome] += 1
-        if outcome == OUTCOME_DROPPED:
-            self.count_drop(reason)
-        if self.wants[outcome]:
-            self.outcomes.append((OUTCOMES[outcome], self.message_of(s), reason))
-        if s.flags & FLAG_FORWARDED:
-            if outcome == OUTCOME_CONFIRMED or outcome == OUTCOME_SENT:
-                parcel_settle(<parcel_t*>s.body, BASIC_ACK, False)
-        elif s.receipt != NULL:
-            (<Receipt>s.receipt).end(outcome, reason)
         self.count -= 1
         self.n_bytes -= self.size_of(s)
         self.n_retry -= s.state == SLOT_RETRY
-        self.clear(s)
+        memset(s, 0, sizeof(slot_t))
         while self.head < self.tail and self.slots[self.head & self.mask].state == SLOT_FREE:
             self.head += 1
         if self.sent < self.head:
             self.sent = self.head
+        try:
+            if outcome == OUTCOME_DROPPED:
+                self.count_drop(reason)
+            if ended.flags & FLAG_FORWARDED == 0 and ended.receipt != NULL:
+                (<Receipt>ended.receipt).end(outcome, reason)
+            if self.wants[outcome]:
+                self.outcomes.append((OUTCOMES[outcome], self.message_of(&ended), reason))
+            if ended.flags & FLAG_FORWARDED and (
+                outcome == OUTCOME_CONFIRMED or outcome == OUTCOME_SENT
+            ):
+                parcel_settle(<parcel_t*>ended.body, BASIC_ACK, False)
+        finally:
+            self.clear(&ended)
         return 0
 
     cdef u64 size_of(self, slot_t* s) noexcept:
@@ -697,19 +711,20 @@ cdef class Ring:
 
     cdef int confirmed(self, u64 tag, bint multiple, bint is_ack) except -1:
         """The broker answered for one message in flight, or for all up to it."""
-        cdef u64 at
+        cdef u64 at, seq
         cdef i64 now
-        if tag >= self.next_tag or (tag == 0 and not multiple):
-            raise ProtocolViolation(f"a confirm for {tag}, which was never published")
         with cython.critical_section(self):
+            if tag >= self.next_tag or (tag == 0 and not multiple):
+                raise ProtocolViolation(f"a confirm for {tag}, which was never published")
             now = client_now()
             at = self.low_tag if multiple else tag
             if tag == 0:
                 tag = self.next_tag - 1
             while at <= tag:
                 if self.in_flight_as(at) != NULL:
-                    self.answered(self.tags[at & self.tag_mask] - 1, is_ack, now)
+                    seq = self.tags[at & self.tag_mask] - 1
                     self.tags[at & self.tag_mask] = 0
+                    self.answered(seq, is_ack, now)
                 at += 1
             while self.low_tag < self.next_tag and self.in_flight_as(self.low_tag) == NULL:
                 self.low_tag += 1
@@ -728,6 +743,7 @@ cdef class Ring:
     cdef int answered(self, u64 seq, bint is_ack, i64 now) except -1:
         cdef slot_t* s = self.slots + (seq & self.mask)
         cdef u64 micro = <u64>(now - s.at_ns) // 1000
+        cdef Message message = None
         cdef int delay
         self.in_flight -= 1
         if is_ack:
@@ -744,12 +760,14 @@ cdef class Ring:
         if not self.retries_nacks:
             return self.finish(seq, OUTCOME_NACKED, None)
         if self.wants[OUTCOME_NACKED]:
-            self.outcomes.append(("nacked", self.message_of(s), None))
+            message = self.message_of(s)
         s.state = SLOT_RETRY
         self.n_retry += 1
         delay = min(RETRY_FIRST_MS << min(s.retries, 10), RETRY_MOST_MS)
         self.retry_at = now + <i64>1000000 * delay
         s.retries += s.retries < 0xFFFF
+        if message is not None:
+            self.outcomes.append(("nacked", message, None))
         return 0
 
     cdef int returned(self, Message message) except -1:
@@ -757,33 +775,34 @@ cdef class Ring:
         cdef u64 tag
         cdef slot_t* s
         cdef bytes target = self.target_of(message.exchange, message.routing_key)
-        for tag in range(self.low_tag, self.next_tag):
-            s = self.in_flight_as(tag)
-            if s != NULL and s.flags & (FLAG_MANDATORY | FLAG_RETURNED) == FLAG_MANDATORY:
-                if self.holds(s, target, message.body):
-                    s.flags |= FLAG_RETURNED
-                    return 0
+        with cython.critical_section(self):
+            for tag in range(self.low_tag, self.next_tag):
+                s = self.in_flight_as(tag)
+                if s != NULL and s.flags & (FLAG_MANDATORY | FLAG_RETURNED) == FLAG_MANDATORY:
+                    if self.holds(s, target, message.body):
+                        s.flags |= FLAG_RETURNED
+                        return 0
         return 0
 
     cdef bint holds(self, slot_t* s, bytes target, bytes body) noexcept:
         """Whether it is a message with that target and body."""
         cdef parcel_t* parcel
-        cdef bytes mine
+        cdef PyObject* mine
         if s.flags & FLAG_FORWARDED:
             parcel = <parcel_t*>s.body
             return (
                 is_same(target, parcel_target(parcel), parcel.n_target)
                 and is_same(body, parcel_body(parcel), parcel.n_body)
             )
-        mine = self.target if s.target == NULL else <bytes>s.target
-        return mine == target and <bytes>s.body == body
+        mine = <PyObject*>self.target if s.target == NULL else s.target
+        return is_same_bytes(target, mine) and is_same_bytes(body, s.body)
 
     cdef int forget(self, Receipt receipt) except -1:
         """A receipt goes away."""
         cdef slot_t* s
         with cython.critical_section(self):
-            if self.head <= receipt.seq < self.tail:
-                s = self.slots + (receipt.seq & self.mask)
+            if self.head <= receipt.first < self.tail:
+                s = self.slots + (receipt.first & self.mask)
                 if s.receipt == <PyObject*>receipt:
                     s.receipt = NULL
         return 0
@@ -791,14 +810,14 @@ cdef class Ring:
     cdef int hold(self, Receipt receipt) except -1:
         """Keep a receipt that somebody waits for."""
         cdef slot_t* s
-        if self.head <= receipt.seq < self.tail:
-            s = self.slots + (receipt.seq & self.mask)
+        if self.head <= receipt.first < self.tail:
+            s = self.slots + (receipt.first & self.mask)
             if s.receipt == <PyObject*>receipt and not s.flags & FLAG_HELD:
                 Py_INCREF(receipt)
                 s.flags |= FLAG_HELD
         return 0
 
-    def status_of(self, u64 seq):
+    cdef str place_of(self, u64 seq):
         """Where a message is that has not ended."""
         if self.head <= seq < self.tail and self.slots[seq & self.mask].state == SLOT_SENT:
             return "sent"
@@ -826,7 +845,7 @@ cdef class Ring:
         with cython.critical_section(self):
             for seq in range(self.sent, self.tail):
                 s = self.slots + (seq & self.mask)
-                if s.state != SLOT_BUFFERED:
+                if seq < self.sent or s.state != SLOT_BUFFERED:
                     continue
                 if now - s.at_ns <= self.ttl_ns:
                     break
@@ -839,7 +858,7 @@ cdef class Ring:
         cdef u64 seq, n = 0
         with cython.critical_section(self):
             for seq in range(self.head, self.tail):
-                if self.slots[seq & self.mask].state != SLOT_FREE:
+                if seq >= self.head and self.slots[seq & self.mask].state != SLOT_FREE:
                     self.finish(seq, OUTCOME_DROPPED, reason)
                     n += 1
             self.in_flight = 0
@@ -857,68 +876,83 @@ cdef class Ring:
 
     def take_ended(self):
         """Receipts whose callbacks are to be run."""
-        cdef list ended = self.ended
-        if ended:
-            self.ended = []
+        cdef list ended
+        with cython.critical_section(self):
+            ended = self.ended
+            if ended:
+                self.ended = []
         return ended
 
     def take_outcomes(self):
         """What callbacks are to be told: (outcome, message, reason)."""
-        cdef list outcomes = self.outcomes
-        if outcomes:
-            self.outcomes = []
+        cdef list outcomes
+        with cython.critical_section(self):
+            outcomes = self.outcomes
+            if outcomes:
+                self.outcomes = []
         return outcomes
 
     def want(self, str outcome, bint is_wanted=True):
         """Collect the messages of an outcome for `take_outcomes`."""
-        self.wants[OUTCOMES.index(outcome)] = is_wanted
+        cdef int index = OUTCOMES.index(outcome)
+        with cython.critical_section(self):
+            self.wants[index] = is_wanted
 
     def count_of(self, str outcome):
         """How many ended so."""
-        return self.counts[OUTCOMES.index(outcome)]
+        cdef int index = OUTCOMES.index(outcome)
+        with cython.critical_section(self):
+            return self.counts[index]
 
     @property
     def latency_buckets(self):
         """Confirms by latency: those of less than 2, 4, 8 … microseconds, not added up."""
-        return [self.latencies[i] for i in range(LATENCY_BUCKETS)]
+        with cython.critical_section(self):
+            return [self.latencies[i] for i in range(LATENCY_BUCKETS)]
 
     @property
     def first(self):
         """The number of the oldest message held."""
-        return self.head
+        with cython.critical_section(self):
+            return self.head
 
     @property
     def last(self):
         """The number that the next message will have."""
-        return self.tail
+        with cython.critical_section(self):
+            return self.tail
 
     @property
     def has_work(self):
         """Whether something could be sent, were there room in flight and in the socket."""
-        return self.sent < self.tail or self.n_retry > 0
+        with cython.critical_section(self):
+            return self.sent < self.tail or self.n_retry > 0
 
     @property
     def waits_for_room(self):
         """Whether a publish that takes no bytes would find the ring full."""
-        return not self.has_room(0)
+        return not self.room_for(0)
 
     @property
     def retry_in(self):
         """Seconds until a refused message may be sent again; None = there is none."""
-        if not self.n_retry:
-            return None
-        return max(0.0, (self.retry_at - client_now()) / 1e9)
+        with cython.critical_section(self):
+            if not self.n_retry:
+                return None
+            return max(0.0, (self.retry_at - client_now()) / 1e9)
 
     @property
     def oldest_flight(self):
         """Seconds since the oldest message in flight was sent; 0 = there is none."""
         cdef slot_t* s
-        s = self.in_flight_as(self.low_tag)
-        if s == NULL:
-            return 0.0
-        return ((client_now() - self.born_ns) // 1000000 - s.sent_ms) / 1e3
+        with cython.critical_section(self):
+            s = self.in_flight_as(self.low_tag)
+            if s == NULL:
+                return 0.0
+            return ((client_now() - self.born_ns) // 1000000 - s.sent_ms) / 1e3
 
     @property
     def memory(self):
         """Bytes of the ring itself."""
-        return (self.mask + 1) * sizeof(slot_t) + (self.tag_mask + 1) * sizeof(u64)
+        with cython.critical_section(self):
+            return (self.mask + 1) * sizeof(slot_t) + (self.tag_mask + 1) * sizeof(u64)

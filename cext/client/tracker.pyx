@@ -6,6 +6,9 @@
 #
 # A tag belongs to one incarnation of the channel. What is settled for an earlier one is counted in
 # `stale_acks` and never sent: on a new channel the same number is another message.
+#
+# Threads: the program settles while the thread of the loop notes deliveries and flushes. All of it
+# is guarded by the lock of the tracker; who calls what is no method of Python's takes it.
 
 cdef enum:
     TAG_UNACKED = 0
@@ -153,9 +156,9 @@ cdef class Tracker:
         return self.settle_up_to(tag, multiple, BASIC_NACK, requeue, incarnation)
 
     cdef object settle_up_to(self, u64 tag, bint multiple, int method, bint requeue, incarnation):
-        cdef u64 at, n = 0
-        cdef u64 mine = self.incarnation if incarnation is None else incarnation
+        cdef u64 at, mine, n = 0
         with cython.critical_section(self):
+            mine = self.incarnation if incarnation is None else incarnation
             if multiple and mine == self.incarnation:
                 at = self.low
                 while at <= tag and at < self.next:
@@ -196,22 +199,32 @@ cdef class Tracker:
 
     def track(self, u64 tag, bint redelivered=False):
         """Note a delivery, as the engine does for what comes in. Raises: ProtocolViolation."""
-        self.delivery(tag, redelivered)
+        with cython.critical_section(self):
+            self.delivery(tag, redelivered)
 
     @property
     def unacked_tags(self):
         """The unsettled ones, in order."""
-        return [tag for tag in range(self.low, self.next) if self.is_open(tag)]
+        cdef list tags = []
+        cdef u64 tag
+        with cython.critical_section(self):
+            for tag in range(self.low, self.next):
+                if self.is_open(tag):
+                    tags.append(tag)
+        return tags
 
     @property
     def settled_to(self):
         """The highest tag up to which all are settled."""
-        cdef u64 tag = self.low
-        while tag < self.next and self.tags[tag & self.mask] != TAG_UNACKED:
-            tag += 1
+        cdef u64 tag
+        with cython.critical_section(self):
+            tag = self.low
+            while tag < self.next and self.tags[tag & self.mask] != TAG_UNACKED:
+                tag += 1
         return tag - 1
 
     @property
     def wants_flush(self):
         """Whether something was settled since the last flush."""
-        return self.is_urgent
+        with cython.critical_section(self):
+            return self.is_urgent

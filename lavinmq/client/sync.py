@@ -340,7 +340,7 @@ class Consumer(BaseConsumer):
 
     async def _close(self) -> None:
         await self.closing()
-        self._lists.clear()
+        self.drop_arrived()
         self.finish(ClosedError("the consumer was closed"))
 
     cancel = close
@@ -373,6 +373,7 @@ class Client(Face):
         self._thread: threading.Thread | None = None
         self._calls: queues.SimpleQueue[tuple[Any, ...] | None] = queues.SimpleQueue()
         self._dispatcher: threading.Thread | None = None
+        self._dispatching = threading.Lock()
         self._rpc: RpcCaller | None = None
         self._is_forked = False
 
@@ -438,11 +439,12 @@ class Client(Face):
         return self._core
 
     def _dispatch(self, function: Callable[..., Any], *values: Any) -> None:
-        if self._dispatcher is None:
-            self._dispatcher = threading.Thread(
-                target=self._call, name="lavinmq-callbacks", daemon=True
-            )
-            self._dispatcher.start()
+        with self._dispatching:
+            if self._dispatcher is None:
+                self._dispatcher = threading.Thread(
+                    target=self._call, name="lavinmq-callbacks", daemon=True
+                )
+                self._dispatcher.start()
         self._calls.put((function, *values))
 
     def _call(self) -> None:

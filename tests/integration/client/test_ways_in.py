@@ -7,6 +7,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,11 +15,19 @@ from lavinmq.client import Client, ClientConnectionError, ConfigError, Connectio
 from lavinmq.client.errors import AuthenticationError, ProtocolViolation
 from tests.support.broker import Broker
 from tests.support.certificates import Authority, Identity
-from tests.support.inside import Inside, inside
 from tests.support.ports import HOST
 from tests.support.waiting import wait_for
 
+if TYPE_CHECKING:
+    from tests.support.inside import Inside
+
 DEADLINE_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def inside() -> Any:
+    """A broker in this process; where the client is installed alone there is none."""
+    return pytest.importorskip("tests.support.inside").inside
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +41,7 @@ def server(authority: Authority) -> Identity:
 
 
 @pytest.fixture(scope="module")
-def tls_broker(authority: Authority, server: Identity) -> Iterator[Inside]:
+def tls_broker(inside: Any, authority: Authority, server: Identity) -> Iterator[Inside]:
     """A broker that lets nobody in without a certificate."""
     with inside(
         tls_cert=server.cert, tls_key=server.key, tls_verify_peer=True, tls_ca_cert=authority.path
@@ -117,7 +126,7 @@ def test_amqplain_and_tokens_are_ways_to_log_in(broker: Broker) -> None:
         there_and_back(client)
 
 
-def test_a_unix_socket() -> None:
+def test_a_unix_socket(inside: Any) -> None:
     with tempfile.TemporaryDirectory() as directory:  # short: a path has 107 bytes
         path = f"{directory}/amqp.sock"
         with inside(amqp_unix_path=path, amqp_port=-1), Client(f"unix://{path}") as client:
