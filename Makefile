@@ -26,6 +26,7 @@ PROFILE ?=
 NEXT_KEY ?=
 REHEARSAL ?=
 ARCH ?=
+SANITIZER ?=
 FREEZER ?=
 DESTDIR ?=
 LAYOUT ?= rpm
@@ -96,7 +97,7 @@ endif
 
 .PHONY: build run test test-needs nightly binary test-binary compare-binaries crash fuzz dev lint fmt bench bench-spark
 .PHONY: bench-all bench-hostile chaos simulate soak soak-client trial
-.PHONY: screenshots
+.PHONY: screenshots test-client
 .PHONY: install deb rpm image sign-image wheel sbom repo keyring source publish reproduce test-packages lock clean help FORCE
 .PHONY: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs lint-pages vendor
 .DEFAULT_GOAL := build
@@ -201,6 +202,9 @@ test-packages: build $(DEVELOPED) $(EXECUTABLE)  ## install the packages into fr
 	PACKAGE_TESTS=1 $(IN_VENV) -m pytest -n 1 --timeout 1800 tests/packaging/test_deb.py tests/packaging/test_systems.py tests/packaging/test_rpm.py \
 		tests/packaging/test_image.py tests/packaging/test_wheel.py tests/packaging/test_migration.py \
 		tests/packaging/test_source.py tests/packaging/test_keyring.py $(ARGS)
+
+test-client:  ## build the client's wheel with PYTHON=python3.13, install it alone, run its tests; SANITIZER=tsan; needs make
+	$(PYTHON) packaging/client_alone.py $(SANITIZER:%=--sanitizer %) $(ARGS)
 
 crash: build $(DEVELOPED)  ## the crash tests in their long form: every point, many restarts (an hour)
 	CRASH_TESTS_LONG=1 $(IN_VENV) -m pytest tests/crash -n $(WORKERS) $(ARGS)

@@ -5,8 +5,9 @@ Metadata lives in pyproject.toml, that of the distribution with ``spark._arrow``
 ``packaging/spark``. The sources are in ``cext/``: each module has one umbrella
 ``.pyx`` that includes its parts, so that every C function is static and may be inlined.
 ``LAVINMQ_DEBUG=1`` selects the developer build: fast to compile, bounds and LMQ_ASSERT checked.
-``LAVINMQ_SANITIZE`` adds a sanitizer to it: ``asan``, ``ubsan``, or ``fuzz`` (clang only), which is
-the first one with the coverage that `tests/fuzz/run.py` needs.
+``LAVINMQ_SANITIZE`` adds a sanitizer to it: ``asan``, ``ubsan``, ``tsan`` (for an interpreter that
+has it, too), or ``fuzz`` (clang only), which is the first one with the coverage that
+`tests/fuzz/run.py` needs.
 ``LAVINMQ_TRIAL=1`` builds what only tests use instead: ``tests.support._matcher``, ``_trial_tls``,
 and ``_trial``: all of the core with a protocol for tests, always checked and not optimized.
 ``LAVINMQ_IN_PLACE=1`` builds none: an installation that points here finds those of the Makefile.
@@ -76,6 +77,7 @@ SANITIZERS = {
     "asan": ["-fsanitize=address"],
     # A misaligned access would be one of ours: the wire is read through memcpy.
     "ubsan": ["-fsanitize=undefined", "-fno-sanitize-recover=undefined"],
+    "tsan": ["-fsanitize=thread"],
     "fuzz": ["-fsanitize=address,fuzzer-no-link"],
 }
 

@@ -1,4 +1,4 @@
-"""Tries the client alone, with the interpreter that runs this: `python3.13 packaging/client_alone.py`.
+"""Tries the client alone with the interpreter that runs this: `python3.13 client_alone.py`.
 
     python packaging/client_alone.py [--broker COMMAND] [--sanitizer tsan] [ARGUMENTS OF PYTEST ...]
 
@@ -43,7 +43,9 @@ IMPORTS = re.compile(r"^\s*(?:from|import) ([\w.]+)", re.MULTILINE)
 
 
 def try_out(broker: str, sanitizer: str, arguments: list[str]) -> int:
-    """Build, install, test. Returns: what pytest did. Raises: CalledProcessError."""
+    """Build, install, test. Returns: what pytest did. Raises: PackagingError and others."""
+    if not shutil.which(broker.split()[0]):
+        raise release.PackagingError(f"no broker to try it with, `make` builds one: {broker}")
     tag = f"{sys.implementation.cache_tag}{'t' if IS_FREE_THREADED else ''}{sanitizer}"
     place = release.ROOT / "build/client-alone" / tag
     python = _environment(place / "environment")
@@ -54,7 +56,9 @@ def try_out(broker: str, sanitizer: str, arguments: list[str]) -> int:
     _tell(f"{sys.version}", wheel.name, *(f"not tried: {each}" for each in left_out))
     environment = {**os.environ, "LAVINMQ_TEST_COMMAND": broker, "PYTHONPATH": ""}
     command = [str(python), "-m", "pytest", "-p", "no:cacheprovider", *arguments]
-    return subprocess.run(command, cwd=place / "tests-alone", env=environment, check=False).returncode
+    return subprocess.run(
+        command, cwd=place / "tests-alone", env=environment, check=False
+    ).returncode
 
 
 def lay_tests(tree: Path, missing: set[str]) -> list[str]:
@@ -70,6 +74,8 @@ def lay_tests(tree: Path, missing: set[str]) -> list[str]:
         else:
             shutil.copy2(source, target)
     shutil.copy2(release.ROOT / "pyproject.toml", tree)
+    (tree / "docs").mkdir()
+    shutil.copy2(release.ROOT / "docs/client.md", tree / "docs")
     left_out: list[str] = []
     for path in sorted(tree.glob("tests/*/client/test_*.py")):
         if reason := _reason(tree, path, missing):
@@ -85,7 +91,9 @@ def _reason(tree: Path, path: Path, missing: set[str]) -> str:
         return "needs the broker's package or its pages"
     if path.parent.parent.name == "integration" and "pika" in missing:
         return "pika is not to be had"
-    return next((f"{name} is not to be had" for name in _imported(tree, text) if name in missing), "")
+    return next(
+        (f"{name} is not to be had" for name in _imported(tree, text) if name in missing), ""
+    )
 
 
 def _imported(tree: Path, text: str) -> set[str]:
@@ -100,7 +108,7 @@ def _imported(tree: Path, text: str) -> set[str]:
 
 
 def _wheel(place: Path, python: Path, sanitizer: str) -> Path:
-    """Build the wheel from its source distribution; once, as long as the sources stay as they are."""
+    """Build the wheel from its source distribution, unless there is one of these sources."""
     tree = client_tree.lay(place / "sources")
     built, known = place / "built", place / "built/made-of"
     files = sorted(path for path in tree.rglob("*") if path.is_file())
@@ -109,7 +117,11 @@ def _wheel(place: Path, python: Path, sanitizer: str) -> Path:
         return next(built.glob("*.whl"))
     shutil.rmtree(built, ignore_errors=True)
     built.mkdir(parents=True)
-    variables = {**os.environ, "LAVINMQ_SANITIZE": sanitizer, "LAVINMQ_DEBUG": str(int(bool(sanitizer)))}
+    variables = {
+        **os.environ,
+        "LAVINMQ_SANITIZE": sanitizer,
+        "LAVINMQ_DEBUG": str(int(bool(sanitizer))),
+    }
     subprocess.run([python, "-c", BUILD_SDIST, built], cwd=tree, env=variables, check=True,
                    stdout=subprocess.DEVNULL)  # fmt: skip
     (sources,) = built.glob("*.tar.gz")
@@ -148,8 +160,11 @@ def _pip(
     python: Path, *arguments: str, check: bool = True, env: dict[str, str] | None = None
 ) -> bool:
     command = [str(python), "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
-    output = None if check else subprocess.DEVNULL
-    return subprocess.run(command, check=check, env=env, stderr=output).returncode == 0
+    if check:
+        subprocess.run(command, check=True, env=env)
+        return True
+    done = subprocess.run(command, check=False, env=env, stderr=subprocess.DEVNULL)
+    return done.returncode == 0
 
 
 def _tell(*lines: str) -> None:
@@ -164,7 +179,11 @@ def main() -> int:
     )
     parser.add_argument("--sanitizer", default="", choices=("", "tsan"), help="of the wheel")
     options, arguments = parser.parse_known_args()
-    return try_out(options.broker, options.sanitizer, arguments)
+    try:
+        return try_out(options.broker, options.sanitizer, arguments)
+    except (release.PackagingError, subprocess.CalledProcessError) as error:
+        print(error, file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 
 from lavinmq.client import (
     AsyncClient,
@@ -620,6 +619,7 @@ def test_nothing_is_left_of_a_closed_client(broker: Broker, queue: str) -> None:
 @pytest.mark.parametrize("scheme", ["amqp", "ws"])
 def test_it_runs_on_uvloop_too(broker: Broker, scheme: str) -> None:
     port = broker.port if scheme == "amqp" else broker.http_port
+    uvloop = pytest.importorskip("uvloop")
     name = f"uvloop-{uuid.uuid4().hex[:12]}"
 
     async def main() -> bytes:

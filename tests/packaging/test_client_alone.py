@@ -1,0 +1,62 @@
+"""The client alone, with each interpreter that is there: its wheel, and all tests of its own."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.packaging.conftest import ROOT
+
+sys.path.append(str(ROOT / "packaging"))
+import client_alone
+
+INTERPRETERS = (
+    "python3.11",
+    "python3.12",
+    "python3.13",
+    "python3.13t",
+    "python3.14",
+    "python3.14t",
+)
+LIMIT_S = 3000.0
+
+
+def interpreter(name: str) -> str:
+    """Where an interpreter is, or skip the test."""
+    found = shutil.which(name) or shutil.which(name, path=str(Path(sys.base_prefix, "bin")))
+    # What is found may be a stand-in that only knows where interpreters would be.
+    if (
+        not found
+        or subprocess.run([found, "-c", "import ensurepip"], capture_output=True).returncode
+    ):
+        pytest.skip(f"{name} is not installed")
+    return found
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.parametrize("name", INTERPRETERS)
+def test_the_client_alone_passes_its_tests(name: str) -> None:
+    command = [interpreter(name), "packaging/client_alone.py", "-q"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
+
+    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]
+
+
+def test_tests_are_laid_out_without_the_broker_and_what_is_left_out_is_told(tmp_path: Path) -> None:
+    left_out = client_alone.lay_tests(tmp_path, {"pamqp", "kombu"})
+
+    assert not (tmp_path / "lavinmq").exists()
+    assert (tmp_path / "tests/unit/client/test_ring.py").exists()
+    assert (tmp_path / "tests/integration/client/test_recovery.py").exists()
+    assert left_out == [
+        "tests/integration/client/test_fixture.py (needs the broker's package or its pages)",
+        "tests/integration/client/test_kombu_transport.py (kombu is not to be had)",
+        "tests/integration/client/test_pages.py (needs the broker's package or its pages)",
+        "tests/unit/client/test_values.py (pamqp is not to be had)",
+    ]
+    assert not (tmp_path / "tests/unit/client/test_values.py").exists()
