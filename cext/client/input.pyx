@@ -1,10 +1,10 @@
 # Input: bytes of the peer, in place, to deliveries, confirms and events.
 #
 # The reader writes into the free part of one buffer (`Input` is a buffer object for that) and tells
-# how much (`advance`). Whole frames are dealt with where they lie: confirms go to the ring of their
-# channel, deliveries become messages on their port, or parcels where a passage is open, any other
-# method becomes an event. What breaks the protocol raises ProtocolViolation, and nothing more is
-# read then.
+# how much (`advance`). A connection that does nothing has no buffer. Whole frames are dealt with
+# where they lie: confirms go to the ring of their channel, deliveries become messages on their port,
+# or parcels where a passage is open, any other method becomes an event. What breaks the protocol
+# raises ProtocolViolation, and nothing more is read then.
 #
 # Bounds: a frame is at most frame_max, a body at most max_body; unsettled deliveries are at most
 # what the tracker of the channel allows.
@@ -13,7 +13,8 @@
 from cpython.buffer cimport PyBuffer_FillInfo
 
 cdef enum:
-    BUFFER_LEAST_SIZE = 2048    # of a connection that does nothing
+    BUFFER_LEAST_SIZE = 2048    # one as small as this is given back at once
+    QUIET_BYTES = 1024          # heartbeats and the like, between two calls of `rest`
     BUFFER_SIZE = 262144
     EVENTS_MOST = 128           # of one turn: each takes Python some microseconds
 
@@ -27,6 +28,7 @@ cdef class Input:
     cdef u64 cap
     cdef u64 cap_most
     cdef u64 wanted             # how large it should be
+    cdef u64 rested_at          # `bytes_in` of the last call of `rest`
     cdef u64 frame_max
     cdef readonly u64 max_body
     cdef dict ports
@@ -38,13 +40,10 @@ cdef class Input:
     cdef readonly u64 bytes_in
     cdef readonly u64 frames_in
     cdef int exports
+    cdef bint is_spent          # what was written into the buffer has been dealt with
 
     def __cinit__(self, u64 frame_max=131072, u64 max_body=128 << 20):
         self.cap_most = max(frame_max + FRAME_OVERHEAD, <u64>BUFFER_SIZE)
-        self.cap = BUFFER_LEAST_SIZE
-        self.p = <u8*>malloc(self.cap)
-        if self.p == NULL:
-            raise MemoryError
         self.frame_max, self.max_body = frame_max, max_body
         self.ports = {}
         self.touched = []
@@ -56,7 +55,8 @@ cdef class Input:
     cdef int make_room(self) except -1:
         """Grow when a read has filled it, or a frame does not fit."""
         cdef u8* grown
-        cdef u64 cap = min(max(self.wanted, 2 * self.cap if self.n == self.cap else 0),
+        cdef u64 cap = min(max(self.wanted, 2 * self.cap if self.n == self.cap else 0,
+                               <u64>BUFFER_LEAST_SIZE),
                            2 * self.cap_most if self.has_more else self.cap_most)
         if cap <= self.cap or self.exports:
             return 0
@@ -70,9 +70,27 @@ cdef class Input:
         self.make_room()
         PyBuffer_FillInfo(view, self, self.p + self.n, self.cap - self.n, False, flags)
         self.exports += 1
+        self.is_spent = False
 
     def __releasebuffer__(self, Py_buffer* view):
         self.exports -= 1
+        self.give_back(BUFFER_LEAST_SIZE)
+
+    cdef void give_back(self, u64 most) noexcept:
+        """Have no buffer, if the one that there is has so many bytes at most, and holds nothing."""
+        if self.is_spent and not self.exports and not self.n and self.cap <= most:
+            free(self.p)
+            self.p, self.cap = NULL, 0
+
+    def rest(self):
+        """Give back a buffer that nothing is in, unless bytes come all the time; whether they do
+        not."""
+        cdef bint is_quiet = self.bytes_in - self.rested_at <= QUIET_BYTES
+        self.rested_at = self.bytes_in
+        if is_quiet and not self.n:
+            self.wanted = 0
+            self.give_back(self.cap)
+        return is_quiet
 
     def tune(self, u64 frame_max):
         """No frame is larger from now on; never more than at the beginning."""
@@ -114,12 +132,14 @@ cdef class Input:
         if n > self.cap - self.n:
             raise ValueError("more bytes than there was room for")
         self.n += n
-        if self.n == self.cap:
+        if n and self.n == self.cap:
             self.wanted = 4 * self.cap
         self.now = 0
         with cython.critical_section(self):
             self.bytes_in += n
             self.walk()
+        self.is_spent = True
+        self.give_back(BUFFER_LEAST_SIZE)
         events = self.events
         if events:
             self.events = []

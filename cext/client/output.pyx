@@ -27,6 +27,11 @@ cdef class Output:
         """Append frames."""
         put(&self.b, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
 
+    def rest(self):
+        """Nothing happens for now: give back the memory that nothing is in."""
+        if not self.b.n:
+            buf_free(&self.b)
+
     def take(self):
         """Return all that was gathered, and forget it."""
         data = buf_bytes(&self.b)

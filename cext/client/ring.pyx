@@ -6,6 +6,8 @@
 # the properties and the target (exchange and routing key as two short strings); of a message that
 # comes from a consumer (see Passage) it holds a parcel. Frames are made when the connection takes
 # bytes (`pump`), so that a message can be sent again on another channel or with smaller frames.
+# A ring that holds nothing has one slot, in itself; a larger one is made when it is needed, and given
+# back by `rest`.
 #
 #   head <= sent <= tail      BUFFERED from `sent` on; SENT, RETRY or FREE before; FREE = ended
 #
@@ -77,12 +79,14 @@ cdef class Ring:
     """The messages of one producer; `wake`, `wait_for` and `future_of` are a subclass's."""
 
     cdef slot_t* slots
+    cdef slot_t one_slot        # of a ring that does nothing
     cdef u64 mask
     cdef u64 most_slots
     cdef u64 head
     cdef u64 sent
     cdef u64 tail
     cdef u64* tags
+    cdef u64 one_tag
     cdef u64 tag_mask
     cdef u64 most_tags          # from the lowest one in flight to the newest
     cdef u64 low_tag            # the lowest tag in flight, or the next one
@@ -124,10 +128,8 @@ cdef class Ring:
     cdef public bint is_traced  # publish goes through `open_span`
 
     def __cinit__(self, *_args, **_kwargs):
-        self.slots = <slot_t*>calloc(SLOTS_LEAST, sizeof(slot_t))
-        if self.slots == NULL:
-            raise MemoryError
-        self.mask = SLOTS_LEAST - 1
+        self.slots = &self.one_slot
+        self.tags = &self.one_tag
         self.dropped_by = {}
         self.ended = []
         self.outcomes = []
@@ -137,11 +139,29 @@ cdef class Ring:
 
     def __dealloc__(self):
         cdef u64 seq
-        if self.slots != NULL:
-            for seq in range(self.head, self.tail):
-                self.clear(self.slots + (seq & self.mask))
-        free(self.slots)
-        free(self.tags)
+        for seq in range(self.head, self.tail):
+            self.clear(self.slots + (seq & self.mask))
+        self.free_slots()
+        self.free_tags()
+
+    cdef void free_slots(self) noexcept:
+        if self.slots != &self.one_slot:
+            free(self.slots)
+
+    cdef void free_tags(self) noexcept:
+        if self.tags != &self.one_tag:
+            free(self.tags)
+
+    def rest(self):
+        """Nothing happens for now: give back the memory that nothing is in."""
+        with cython.critical_section(self):
+            if self.head == self.tail:
+                self.free_slots()
+                self.slots, self.mask = &self.one_slot, 0
+                self.one_slot.state = SLOT_FREE
+            if self.low_tag == self.next_tag:
+                self.free_tags()
+                self.tags, self.tag_mask, self.one_tag = &self.one_tag, 0, 0
 
     def configure(
         self, *, str exchange="", str routing_key="", dict properties=None, bint mandatory=False,
@@ -153,10 +173,6 @@ cdef class Ring:
         while size < 2 * capacity:
             size *= 2
         self.most_slots = size
-        self.tags = <u64*>calloc(SLOTS_LEAST, sizeof(u64))
-        if self.tags == NULL:
-            raise MemoryError
-        self.tag_mask = SLOTS_LEAST - 1
         self.capacity, self.capacity_bytes = capacity, capacity_bytes
         self.window = max_in_flight
         self.most_tags = 2 * max_in_flight
@@ -447,25 +463,25 @@ cdef class Ring:
         return 0
 
     cdef int grow(self) except -1:
-        cdef u64 size = (self.mask + 1) * 2, seq
+        cdef u64 size = max((self.mask + 1) * 2, <u64>SLOTS_LEAST), seq
         cdef slot_t* slots = <slot_t*>calloc(size, sizeof(slot_t))
         if slots == NULL:
             raise MemoryError
         for seq in range(self.head, self.tail):
             slots[seq & (size - 1)] = self.slots[seq & self.mask]
-        free(self.slots)
+        self.free_slots()
         self.slots = slots
         self.mask = size - 1
         return 0
 
     cdef int grow_tags(self) except -1:
-        cdef u64 size = (self.tag_mask + 1) * 2, tag
+        cdef u64 size = max((self.tag_mask + 1) * 2, <u64>SLOTS_LEAST), tag
         cdef u64* tags = <u64*>calloc(size, sizeof(u64))
         if tags == NULL:
             raise MemoryError
         for tag in range(self.low_tag, self.next_tag):
             tags[tag & (size - 1)] = self.tags[tag & self.tag_mask]
-        free(self.tags)
+        self.free_tags()
         self.tags = tags
         self.tag_mask = size - 1
         return 0

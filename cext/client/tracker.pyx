@@ -73,6 +73,19 @@ cdef class Tracker:
             self.refused.n = 0
             self.is_urgent = False
 
+    def rest(self):
+        """Nothing happens for now: give back the memory that nothing is in."""
+        cdef u8* tags
+        with cython.critical_section(self):
+            if self.low == self.next and self.mask >= TAGS_LEAST:
+                tags = <u8*>calloc(TAGS_LEAST, 1)
+                if tags != NULL:
+                    free(self.tags)
+                    self.tags, self.mask = tags, TAGS_LEAST - 1
+            if not self.n_pending:
+                free(self.pending)
+                self.pending, self.pending_cap = NULL, 0
+
     cdef int grow(self) except -1:
         cdef u64 size = (self.mask + 1) * 2, tag
         cdef u8* tags

@@ -60,6 +60,8 @@ def test_frames_are_the_same_however_they_are_split(cuts: list[int], seed: int) 
     for cut in cuts:
         events += reading.input.feed(data[at : at + cut])
         at += cut
+        if cut % 3 == 0:
+            reading.input.rest()
     events += reading.input.feed(data[at:])
 
     assert [message.body for message in reading.port.take()] == bodies
@@ -218,6 +220,24 @@ def test_much_is_dealt_with_in_turns() -> None:
             found += turn
             assert 0 < turn <= 128
     assert found == 1000
+
+
+def test_a_quiet_connection_has_no_buffer() -> None:
+    reading = Reading()
+    large, small = frames.delivery(2, 1, b"x" * 500_000), frames.method(2, "channel.flow", True)
+    for size, is_kept in ((len(large), True), (len(small), False)):
+        raw = (large, small)[not is_kept]
+        while raw:
+            with memoryview(reading.input) as room:
+                n = min(len(room), len(raw))
+                room[:n], raw = raw[:n], raw[n:]
+                reading.input.advance(n)
+                held = len(room)
+        assert (held > 2048) is is_kept, size
+        assert reading.input.rest() is not is_kept
+        reading.input.rest()
+    with memoryview(reading.input) as room:
+        assert len(room) == 2048
 
 
 def test_what_is_fed_is_dealt_with_at_once() -> None:

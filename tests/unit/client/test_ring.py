@@ -507,6 +507,10 @@ class Model(RuleBasedStateMachine):
             assert message.body not in self.ended, "it ended twice"
             self.ended[message.body] = outcome
 
+    @rule()
+    def rest(self) -> None:
+        self.side.ring.rest()
+
     @rule(keep=st.booleans())
     def publish(self, keep: bool) -> None:
         body = b"%d" % len(self.accepted)

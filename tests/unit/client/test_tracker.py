@@ -139,7 +139,7 @@ def test_settled_to_is_the_end_of_the_settled_row() -> None:
 
 @given(
     st.integers(1, 600),
-    st.lists(st.tuples(st.integers(1, 600), st.sampled_from("anmf")), max_size=200),
+    st.lists(st.tuples(st.integers(1, 600), st.sampled_from("anmfr")), max_size=200),
 )
 def test_each_delivery_is_told_exactly_once(n: int, steps: list[tuple[int, str]]) -> None:
     """The broker's view: an ack of several settles what is open up to its tag."""
@@ -161,6 +161,8 @@ def test_each_delivery_is_told_exactly_once(n: int, steps: list[tuple[int, str]]
     for tag, step in steps:
         if step == "f":
             listen()
+        elif step == "r":
+            made.rest()
         elif step == "m":
             tags = {each for each in open_tags if each <= tag}
             assert made.ack(tag, multiple=True) == len(tags)
