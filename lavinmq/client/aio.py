@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Self
 
@@ -152,8 +151,10 @@ class AsyncProducer(BaseProducer):
 class AsyncConsumer(BaseConsumer):
     """Takes messages; made by `AsyncClient.consumer`. Iterate over it, or `subscribe` a handler."""
 
+    __slots__ = ("_lists", "_waiters", "_workers")
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._lists: deque[list[Message]] = deque()
+        self._lists: list[list[Message]] = []
         self._waiters: list[asyncio.Future[None]] = []
         self._workers: list[asyncio.Task[None]] = []
         super().__init__(*args, **kwargs)
@@ -203,7 +204,7 @@ class AsyncConsumer(BaseConsumer):
         was to; None at the end."""
         while not self._lists or (self._lists[0] and self.is_stale(self._lists[0][0])):
             if self._lists:
-                self._lists.popleft()  # the rest of a batch that was put back too late
+                self._lists.pop(0)  # the rest of a batch that was put back too late
                 continue
             if self.closed:
                 if isinstance(self._error, Exception) and not isinstance(self._error, ClosedError):
@@ -212,7 +213,7 @@ class AsyncConsumer(BaseConsumer):
             waiter: asyncio.Future[None] = self.core.loop.create_future()
             self._waiters.append(waiter)
             await waiter
-        messages = self._lists.popleft()
+        messages = self._lists.pop(0)
         if self.is_bounded:
             self.taken(len(messages), sum(map(len, messages)))
         return messages
@@ -233,7 +234,7 @@ class AsyncConsumer(BaseConsumer):
                     yield message
             finally:
                 if at < len(messages):
-                    self._lists.appendleft(messages[at:])
+                    self._lists.insert(0, messages[at:])
             if self._lists:
                 await asyncio.sleep(0)
 
@@ -254,7 +255,7 @@ class AsyncConsumer(BaseConsumer):
         if not messages:
             return None
         if len(messages) > 1:
-            self._lists.appendleft(messages[1:])
+            self._lists.insert(0, messages[1:])
             self._notify()
         return messages[0]
 
@@ -384,14 +385,15 @@ class AsyncClient(Face, Declaring):
         """A producer to a queue, which is declared durable if it is missing (`declare`), or to an
         exchange. Await it, or enter it by `async with`. Raises: ConfigError."""
         check_target(queue, exchange, routing_key)
+        config = narrowed(self.config, PRODUCER_OPTIONS, options)
         made = AsyncProducer(
             self._together.for_producer(),
             queue,
             exchange=exchange or "",
             routing_key=routing_key or "",
             mode=mode_of(mode, self.config),
-            policy=policy_of(buffer_policy, narrowed(self.config, PRODUCER_OPTIONS, options)),
-            config=narrowed(self.config, PRODUCER_OPTIONS, options),
+            policy=policy_of(buffer_policy, config),
+            config=config,
             mandatory=mandatory,
             declare=declare,
             properties=properties,
@@ -413,7 +415,7 @@ class AsyncClient(Face, Declaring):
         """A consumer of a queue, which is declared durable if it is missing (`declare`). Await it,
         or enter it by `async with`. Raises: ConfigError."""
         config = narrowed(self.config, CONSUMER_OPTIONS, options)
-        if prefetch is not None:
+        if prefetch is not None and prefetch != config.prefetch:
             config = config.updated({"prefetch": prefetch})
         made = AsyncConsumer(
             self._core, queue, config=config, no_ack=no_ack, exclusive=exclusive,

@@ -20,7 +20,6 @@ from lavinmq.client.core import Core, Member
 from lavinmq.client.errors import AccessRefused, ClosedError, ConsumerCancelled, Error
 from lavinmq.client.link import Chan, Link
 
-HOOKS: Final = ("cancel", "resubscribe", "error", "unacked_age")
 BACKLOG_MESSAGES: Final = 20_000
 BACKLOG_BYTES: Final = 64 << 20
 OFFSET: Final = "x-stream-offset"
@@ -32,6 +31,12 @@ Hook = Callable[..., Any]
 class BaseConsumer(Member):
     """Takes messages of one queue."""
 
+    __slots__ = (
+        "__weakref__", "_chan", "_closing", "_declares", "_error", "_held", "_held_bytes", "_hooks",
+        "_is_paused", "_is_stream", "_is_subscribed", "_next_offset", "_offsets", "_oldest",
+        "arguments", "config", "core", "exclusive", "failures", "handler_errors", "is_bounded",
+        "no_ack", "passage", "prefetch", "queue", "resubscriptions", "tag", "tracing", "tracker",
+    )  # fmt: skip
     queue: str
 
     def __init__(
@@ -56,7 +61,8 @@ class BaseConsumer(Member):
         self.failures = 0
         self.handler_errors = 0
         self.resubscriptions = 0
-        self._hooks: dict[str, list[Hook]] = {name: [] for name in HOOKS}
+        self._hooks: dict[str, list[Hook]] = {}
+        """By event; those that somebody wants to hear of."""
         self._declares = declare
         self.is_bounded = no_ack
         """Whether reading stops while the program has very much to take: of messages that need no
@@ -136,11 +142,11 @@ class BaseConsumer(Member):
         return self._hook("unacked_age", callback)
 
     def _hook(self, name: str, callback: Hook) -> Hook:
-        self._hooks[name].append(callback)
+        self._hooks.setdefault(name, []).append(callback)
         return callback
 
     def _tell(self, name: str, *values: Any) -> None:
-        for callback in self._hooks[name]:
+        for callback in self._hooks.get(name, ()):
             self.core.dispatch(self.core.guarded, callback, values)
 
     # ---- what a front provides
@@ -336,6 +342,10 @@ class BaseConsumer(Member):
             self._oldest = (*mark, now)
         elif now - self._oldest[2] > age:
             self._tell("unacked_age", now - self._oldest[2])
+
+    def rest(self) -> None:
+        """Nothing happens for now."""
+        self.tracker.rest()
 
     async def pausing(self) -> None:
         """Stop new messages; those that are here stay."""

@@ -1,8 +1,9 @@
 """The life of a client behind both fronts: it connects, restores, watches, and connects again.
 
 States: IDLE → CONNECTING → CONNECTED ⇄ BLOCKED; → RECONNECTING → CONNECTED; any → CLOSING → CLOSED.
-One task (`_supervise`) makes connections one after the other. A connection ends by an event (end of
-file, reset, close, silence) or is found dead by the poll (`_watch`), which counts what it found.
+A task (`_supervise`) makes a connection, and another one makes the next when that has ended: there
+is none while it lasts. A connection ends by an event (end of file, reset, close, silence) or is
+found dead by the poll (`_watch`), which counts what it found.
 
 Longer than 500 lines, because states, connections, their restoring and the poll that watches them
 are one life, and parts of it would name each other in circles.
@@ -20,6 +21,7 @@ import select
 import ssl
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, Final
 
 from lavinmq.client.config import Config
@@ -58,6 +60,8 @@ ALLOWED: Final[dict[ConnectionState, set[ConnectionState]]] = {
 class Member:
     """A producer or a consumer, as the core sees it."""
 
+    __slots__ = ()
+
     async def join(self, link: Link) -> None:
         """Take up work on a new connection."""
         raise NotImplementedError
@@ -73,6 +77,9 @@ class Member:
     def tick(self, is_blocked: bool) -> None:
         """The health poll comes by. Raises: ConnectionLost, ConfirmTimeout: the link is dead."""
         raise NotImplementedError
+
+    def rest(self) -> None:
+        """Nothing happens for now: give back memory that nothing is in."""
 
     def renamed(self, old: str, new: str) -> None:
         """A queue that the broker names has another name now."""
@@ -96,11 +103,12 @@ class Core:
     """
 
     __slots__ = (
-        "_admin", "_admin_lock", "_blocked_seconds", "_done_before", "_endpoints", "_is_started",
-        "_known", "_known_most", "_next", "_since", "_supervisor", "_tasks", "_waiting",
-        "_watcher", "bytes_in", "bytes_out", "callbacks", "changed", "config",
-        "connects", "dispatch", "front", "gave_up", "is_beside", "last_error", "link", "loop",
-        "members", "opening", "poll_detected", "reconnect_attempts", "reconnects", "state",
+        "_admin", "_admin_lock", "_blocked_seconds", "_delay_s", "_done_at", "_done_before",
+        "_endpoints", "_failures", "_first", "_is_started", "_known", "_known_most", "_next",
+        "_since", "_supervisor", "_tasks", "_up_since", "_waiting", "_watcher", "bytes_in",
+        "bytes_out", "callbacks", "changed", "config", "connects", "dispatch", "front", "gave_up",
+        "is_beside", "last_error", "link", "loop", "members", "opening", "poll_detected",
+        "reconnect_attempts", "reconnects", "state",
         "target", "topology",
     )  # fmt: skip
 
@@ -142,8 +150,13 @@ class Core:
             random.shuffle(self._endpoints)
         self._next = 0
         self._admin: Chan | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._supervisor: asyncio.Task[None] | None = None
+        self._first: asyncio.Future[None] | None = None
+        """Until the first connection is there: who starts may wait for it."""
+        self._failures, self._delay_s = 0, 0.0
+        self._up_since, self._done_at = 0.0, 0
+        """When the connection that there is, or was last, was made; what was done until then."""
         self._waiting: list[asyncio.Future[None]] = []
         """Who waits for another state."""
         self._admin_lock: asyncio.Lock | None = None
@@ -162,8 +175,8 @@ class Core:
         self.loop = asyncio.get_running_loop()
         self._since = self.loop.time()
         self.set_state(ConnectionState.CONNECTING, None)
-        first: asyncio.Future[None] = self.loop.create_future()
-        self._supervisor = self.loop.create_task(self._supervise(first))
+        first = self._first = self.loop.create_future()
+        self._supervisor = self.loop.create_task(self._supervise())
         self._watcher = self.loop.call_later(self.config.health_interval, self._watch)
         if self.config.token is not None and self.config.token_interval:
             self.spawn(self._renew())
@@ -236,6 +249,12 @@ class Core:
             if self._admin is None or self._admin.error or self._admin.link is not link:
                 self._admin = await link.channel()
             return await self._admin.call(name, *values)
+
+    async def release(self) -> None:
+        """Close the channel for rare methods: none are to come for long."""
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            await admin.close()
 
     async def declare(self, entity: Entity) -> Any:
         """Declare and remember. Raises: ChannelClosed and the like."""
@@ -323,12 +342,12 @@ class Core:
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run something beside; it ends with the client."""
         task = self.loop.create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._spawned_ended)
         return task
 
     def _spawned_ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and task.exception() is not None:
             error = task.exception()
             if not isinstance(error, (ClientConnectionError, ClosedError)):
@@ -354,56 +373,77 @@ class Core:
 
     # ---- connecting
 
-    async def _supervise(self, first: asyncio.Future[None]) -> None:
-        """Make connections, one after the other, until the client is closed."""
+    async def _supervise(self, lost: Link | None = None) -> None:
+        """Make the first connection, or the next one after one that was lost."""
         try:
-            await self._connections(first)
+            if (lost is None and await self._try()) or (lost is not None and self._ends_with(lost)):
+                return
+            while await self._may_go_on() and not await self._try():
+                pass
         except Exception as error:
             # A mistake of ours must not leave anybody waiting.
             self._give_up(error)
             raise
         finally:
-            if not first.done():
-                first.set_exception(self.last_error or ClosedError("the client was closed"))
-                first.exception()
+            if self._supervisor is asyncio.current_task():
+                self._supervisor = None
+            if self._first is not None and not self._first.done():
+                error_ = self.last_error or ClosedError("the client was closed")
+                self._first.set_exception(error_)
+                self._first.exception()
 
-    async def _connections(self, first: asyncio.Future[None]) -> None:
-        failures, delay = 0, 0.0
-        while True:
-            try:
-                link = await self.opening()
-                up_since, done = self.loop.time(), self._done()
-                await self._begin(link)
-            except (Error, OSError) as error:
-                self.last_error = error
-                if (self.config.fail_fast and not first.done()) or self._is_final(error):
-                    self._give_up(error)
-                    return
-            else:
-                if not first.done():
-                    first.set_result(None)
-                cause = await asyncio.shield(link.lost)
-                self._lose(link, cause)
-                if self._is_final(cause):
-                    self._give_up(cause)
-                    return
-                # A broker that closes at once is not asked again at once; one whose connections are
-                # short, but carry something, is.
-                lived = self.loop.time() - up_since
-                if lived > max(delay, self.config.reconnect_initial_delay) or self._done() > done:
-                    failures = 0
-                    if self.config.failover == "ordered":
-                        self._next = 0
-            failures += 1
-            most = self.config.reconnect_max_attempts
-            if most is not None and failures > most:
-                self._give_up(self.last_error or ConnectionLost("the connection was lost"))
-                return
-            delay = self._delay(failures)
-            self.reconnect_attempts += 1
-            self.set_state(ConnectionState.RECONNECTING, self.last_error)
-            self.tell("reconnect_attempt", failures, delay)
-            await asyncio.sleep(delay)
+    async def _try(self) -> bool:
+        """Connect; whether that is all: there is a connection, or there will be none."""
+        try:
+            link = await self.opening()
+            self._up_since, self._done_at = self.loop.time(), self._done()
+            await self._begin(link)
+        except (Error, OSError) as error:
+            self.last_error = error
+            if (self.config.fail_fast and self._first is not None) or self._is_final(error):
+                self._give_up(error)
+                return True
+            return False
+        if self._first is not None and not self._first.done():
+            self._first.set_result(None)
+        self._first = None
+        link.lost.add_done_callback(partial(self._over, link))
+        return True
+
+    def _over(self, link: Link, _: object) -> None:
+        if self.state not in (ConnectionState.CLOSING, ConnectionState.CLOSED):
+            self._supervisor = self.loop.create_task(self._supervise(link))
+
+    def _ends_with(self, link: Link) -> bool:
+        """A connection is lost; whether there will be no other."""
+        cause = link.lost.result()
+        self._lose(link, cause)
+        if self._is_final(cause):
+            self._give_up(cause)
+            return True
+        # A broker that closes at once is not asked again at once; one whose connections are
+        # short, but carry something, is.
+        lived = self.loop.time() - self._up_since
+        least = max(self._delay_s, self.config.reconnect_initial_delay)
+        if lived > least or self._done() > self._done_at:
+            self._failures = 0
+            if self.config.failover == "ordered":
+                self._next = 0
+        return False
+
+    async def _may_go_on(self) -> bool:
+        """Pause before the next try; whether there is one."""
+        self._failures += 1
+        most = self.config.reconnect_max_attempts
+        if most is not None and self._failures > most:
+            self._give_up(self.last_error or ConnectionLost("the connection was lost"))
+            return False
+        self._delay_s = self._delay(self._failures)
+        self.reconnect_attempts += 1
+        self.set_state(ConnectionState.RECONNECTING, self.last_error)
+        self.tell("reconnect_attempt", self._failures, self._delay_s)
+        await asyncio.sleep(self._delay_s)
+        return True
 
     async def _open_next(self) -> Link:
         """Connect to the host whose turn it is. Raises: ClientConnectionError and the like."""
@@ -586,6 +626,9 @@ class Core:
                 lost.__cause__ = error
                 link.end(lost)
                 return
+        if link.rest():
+            for member in list(self.members):
+                member.rest()
 
     # ---- access tokens
 

@@ -37,7 +37,7 @@ def settle(
             raise ConfigError(f"option {name} is of type {type(value).__name__}, a text is wanted")
     options = {name: value for name, value in overrides.items() if name not in ALSO}
     made = (config or Config()).updated({**target.options, **options})
-    return replace(target, **named), made
+    return (replace(target, **named) if named else target), made
 
 
 def narrowed(config: Config, allowed: tuple[str, ...], options: dict[str, Any]) -> Config:

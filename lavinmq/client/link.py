@@ -46,6 +46,7 @@ ABORT_AFTER_S: Final = 1.0
 """A peer that does not say goodbye keeps the socket open no longer."""
 PARTING_S: Final = 1.5
 """What closing waits for the end of the socket, which has come by then."""
+NOBODY: Final[frozenset[Any]] = frozenset()
 
 
 Event = tuple[int, int, bytes, _engine.Message | None]
@@ -174,12 +175,16 @@ class Link(asyncio.BufferedProtocol):
         "_closing", "_expected", "_gone", "_parted", "_scheduled", "_stoppers", "_timer",
         "_writers", "blocked_since", "bytes_out", "channel_max", "chans", "config",
         "frame_max", "heartbeat", "input", "is_open", "is_paused", "last_read",
-        "last_write", "loop", "lost", "on_blocked", "out", "root", "senders",
+        "last_write", "loop", "lost", "name", "on_blocked", "out", "root", "senders",
         "server_properties", "target", "transport",
     )  # fmt: skip
 
-    def __init__(self, config: Config, target: Target, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, config: Config, target: Target, loop: asyncio.AbstractEventLoop, name: str = ""
+    ) -> None:
         self.config, self.target, self.loop = config, target, loop
+        self.name = name or config.program_name
+        """The one that the broker shows."""
         self.input = _engine.Input(config.frame_max, config.max_message_size)
         self.out = _engine.Output()
         self.transport: asyncio.Transport | None = None
@@ -198,8 +203,9 @@ class Link(asyncio.BufferedProtocol):
         self._expected: dict[int, asyncio.Future[tuple[Any, ...]]] = {}
         self._scheduled = self._closing = False
         self._timer: asyncio.TimerHandle | None = None
-        self._stoppers: set[object] = set()
-        self._gone: set[int] = set()
+        # Mostly empty, and there may be thousands.
+        self._stoppers: frozenset[object] = NOBODY
+        self._gone: frozenset[int] = NOBODY
         self._writers: list[asyncio.Future[None]] = []
 
     # ---- the transport's side
@@ -282,7 +288,7 @@ class Link(asyncio.BufferedProtocol):
     def hold_reading(self, who: object, is_held: bool) -> None:
         """Read nothing while somebody has more than it can hold."""
         before = bool(self._stoppers)
-        (self._stoppers.add if is_held else self._stoppers.discard)(who)
+        self._stoppers = (self._stoppers | {who} if is_held else self._stoppers - {who}) or NOBODY
         if self.transport is None or self.transport.is_closing():
             return
         if self._stoppers and not before:
@@ -342,6 +348,13 @@ class Link(asyncio.BufferedProtocol):
                     return False
         return is_busy
 
+    def rest(self) -> bool:
+        """Give back buffers, unless bytes come all the time; whether they do not."""
+        is_quiet = self.input.rest()
+        if is_quiet:
+            self.out.rest()
+        return is_quiet
+
     @property
     def is_held(self) -> bool:
         """Whether nothing is read now."""
@@ -371,6 +384,7 @@ class Link(asyncio.BufferedProtocol):
         self.root.send("connection.open", self.target.vhost, "", False)
         await opened
         self.is_open = True
+        self._expected.clear()  # with the room that it had
         self._beat()
 
     async def _secret(self) -> bytes:
@@ -397,7 +411,7 @@ class Link(asyncio.BufferedProtocol):
         return {
             "product": "lavinmq.client",
             "platform": f"Python {platform.python_version()}",
-            "connection_name": self.config.program_name,
+            "connection_name": self.name,
             "capabilities": dict.fromkeys(CAPABILITIES, True),
             **self.config.client_properties,
         }
@@ -449,7 +463,7 @@ class Link(asyncio.BufferedProtocol):
     def _on_gone(self, number: int, method: int) -> None:
         """A channel that we close without waiting: only the answer to that counts."""
         if method in (methods.IDS["channel.close-ok"], methods.IDS["channel.close"]):
-            self._gone.discard(number)
+            self._gone = self._gone - {number} or NOBODY
             self.input.forget(number)
 
     def _on_connection(self, method: int, payload: bytes) -> None:
@@ -513,7 +527,7 @@ class Link(asyncio.BufferedProtocol):
         if self.chans.pop(chan.number, None) is not chan or self.lost.done():
             return
         self.senders.pop(chan.number, None)
-        self._gone.add(chan.number)
+        self._gone |= {chan.number}
         number = methods.IDS["channel.close"]
         self.write(_engine.encode_method(chan.number, number, "HsHH", 200, "", 0, 0))
 

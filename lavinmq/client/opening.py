@@ -29,9 +29,10 @@ def tls_context(config: Config) -> ssl.SSLContext:
     return context
 
 
-async def open_link(config: Config, target: Target, endpoint: Endpoint) -> Link:
-    """Connect and shake hands. Raises: ClientConnectionError and the like, ssl.SSLError."""
-    link = Link(config, target, asyncio.get_running_loop())
+async def open_link(config: Config, target: Target, endpoint: Endpoint, name: str = "") -> Link:
+    """Connect and shake hands. Args: name: the connection's, in place of that of `config`.
+    Raises: ClientConnectionError and the like, ssl.SSLError."""
+    link = Link(config, target, asyncio.get_running_loop(), name)
     try:
         async with asyncio.timeout(config.connect_timeout):
             await _connect(link, config, endpoint)

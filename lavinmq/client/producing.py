@@ -62,7 +62,8 @@ class BaseProducer(_engine.Ring, Member):
         self.id = uuid.uuid4().hex
         self.label = queue if queue is not None else f"{exchange}/{routing_key}"
         self._declares = declare and queue is not None
-        self._hooks: dict[str, list[Hook]] = {name: [] for name in (*CALLBACKS, "error")}
+        self._hooks: dict[str, list[Hook]] = {}
+        """By event; those that somebody wants to hear of."""
         self._watchers: list[tuple[int, Callable[[], None]]] = []
         self._waiting_for_room = 0
         self._error: Exception | None = None
@@ -157,13 +158,13 @@ class BaseProducer(_engine.Ring, Member):
         return self._hook("error", callback)
 
     def _hook(self, name: str, callback: Hook) -> Hook:
-        self._hooks[name].append(callback)
+        self._hooks.setdefault(name, []).append(callback)
         if name in CALLBACKS and not (name == "return" and self.mode is not PublishMode.CONFIRM):
             self.want(CALLBACKS[name])
         return callback
 
     def _tell_error(self, error: Exception) -> None:
-        for callback in self._hooks["error"]:
+        for callback in self._hooks.get("error", ()):
             self.core.dispatch(self.core.guarded, callback, (error,))
         self.core.tell("error", error)
 
@@ -341,7 +342,7 @@ class BaseProducer(_engine.Ring, Member):
         return not isinstance(error, NotFound)
 
     def _on_return(self, message: Message) -> None:
-        for callback in self._hooks["return"]:
+        for callback in self._hooks.get("return", ()):
             self.core.dispatch(self.core.guarded, callback, (message, DropReason.RETURNED))
 
     def finish(self, cause: Exception) -> None:
@@ -419,7 +420,7 @@ class BaseProducer(_engine.Ring, Member):
             for event, outcome in CALLBACKS.items():
                 if outcome == name:
                     values = (message, reason) if event in ("drop", "return") else (message,)
-                    for callback in self._hooks[event]:
+                    for callback in self._hooks.get(event, ()):
                         self.core.guarded(callback, values)
 
     def tick(self, is_blocked: bool) -> None:
