@@ -84,6 +84,12 @@ class ExchangeRun(LinkRun):
         """Bindings of the exchange here by what they ask for, and how many ask for the same."""
         self._exchange: Exchange | None = None
         self._internal = ""
+        self._is_mirrored = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether messages come, and all that are asked for."""
+        return self._is_mirrored and super().is_running
 
     def origin(self) -> dict[str, Any]:
         """What the messages come from."""
@@ -100,10 +106,14 @@ class ExchangeRun(LinkRun):
         # First this, then the bindings that there are: none is missed, and one may come twice.
         exchange.watchers = (*exchange.watchers, self._bindings_changed)
         there = [(key, arguments) for _, key, arguments in exchange.live_bindings()]
-        chan = await self._declared(exchange)
-        await self._mirror(chan, there)
+        await self._declare_queue(exchange)
         producer = await self.open_producer(link.resource, "")
+        # Who may read the queue is the one who changes what fills it: another upstream that is the
+        # same virtual host stops here, and disturbs nothing.
         consumer = await self.open_consumer(link.names[0], link.resource, None, exclusive=True)
+        chan = await self._make_internal()
+        await self._mirror(chan, there)
+        self._is_mirrored = True
         mirroring = asyncio.get_running_loop().create_task(self._follow(chan))
         try:
             async for batch in consumer.batches():
@@ -123,8 +133,8 @@ class ExchangeRun(LinkRun):
 
     # ---- what stands at the upstream
 
-    async def _declared(self, exchange: Exchange) -> Chan:
-        """Exchange, queue and internal exchange; the channel that they were declared by."""
+    async def _declare_queue(self, exchange: Exchange) -> None:
+        """The exchange, if it is missing, and the queue."""
         client, link, upstream = self.client, self._link, self.upstream
         try:
             await client.exchange(link.exchange, exchange.type, passive=True)
@@ -140,7 +150,10 @@ class ExchangeRun(LinkRun):
             if value is not None:
                 arguments[key] = value
         await client.queue(link.names[0], arguments=arguments)
-        first, second = link.names
+
+    async def _make_internal(self) -> Chan:
+        """The internal exchange that is not there; a channel to give it bindings by."""
+        client, (first, second) = self.client, self._link.names
         is_first_there = await self._is_there(first)
         self._internal = second if is_first_there else first
         if is_first_there and await self._is_there(second):

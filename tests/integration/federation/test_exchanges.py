@@ -14,7 +14,9 @@ from tests.conftest import BrokerFactory
 from tests.support.api import Api
 from tests.support.broker import Broker
 
-WAIT_S = 20.0
+WAIT_S = 60.0
+DEADLINE_S = 150.0
+"""Brokers are started again and again here."""
 
 
 def until(condition: Callable[[], Any], what: str) -> None:
@@ -277,6 +279,32 @@ def test_a_link_and_an_upstream_are_paused_over_restarts(up: Site, down: Site) -
         until(down.runs, "it goes on")
         take(down, "q", 1)
     assert down.api("PUT", "/api/federation-links/%2F/none/pause").status == 404
+
+
+def test_a_second_upstream_of_the_same_broker_waits_and_disturbs_nothing(
+    up: Site, down: Site
+) -> None:
+    federated(up, down)
+    before = up.mirrored(), up.names("exchanges")
+    down.upstream("v", up)
+    down.policy("^x$", federation_upstream_set="all")
+
+    def second() -> dict[str, Any]:
+        return next((each for each in down.links() if each["upstream"] == "v"), {})
+
+    until(lambda: second().get("reconnects", 0) > 2, "it tries")
+    assert second()["status"] == "stopped" and "exclusive" in second()["error"]
+    assert (up.mirrored(), up.names("exchanges")) == before
+    publish(up, "a.1")
+    assert len(take(down, "q", 1)) == 1
+    with Client(down.uri) as client:
+        client.bind("q", "x", "b")
+        until(lambda: up.mirrored() == ["a.#", "b"], "the first one follows")
+    assert [link["status"] for link in down.links() if link["upstream"] == "u"] == ["running"]
+    assert down.api("PUT", "/api/federation-links/%2F/u/pause").status == 204
+    until(lambda: second()["status"] == "running", "the second one takes over")
+    publish(up, "b")
+    assert len(take(down, "q", 1)) == 1
 
 
 def test_sets_overrides_and_what_is_not_there(
