@@ -18,6 +18,8 @@ from tests.integration.federation.test_exchanges import (
     up,
 )
 
+DEADLINE_S = 150.0
+
 __all__ = ["down", "up"]
 
 

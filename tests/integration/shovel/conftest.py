@@ -14,13 +14,13 @@ from tests.conftest import BrokerFactory
 from tests.support.api import Answer, Api
 from tests.support.broker import Broker
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 LOCAL = {"src_uri": "amqp://", "dest_uri": "amqp://"}
 
 
-def until(condition: Callable[[], Any], what: str) -> None:
+def until(condition: Callable[[], Any], what: str, seconds: float = WAIT_S) -> None:
     """Wait until it is true."""
-    end = time.monotonic() + WAIT_S
+    end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, what
         time.sleep(0.02)

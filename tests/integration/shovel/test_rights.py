@@ -11,6 +11,8 @@ from lavinmq.client import Client
 from tests.integration.shovel.conftest import Bench, bodies, fill, until
 from tests.support.api import Answer, Api
 
+DEADLINE_S = 150.0
+
 MINE = {"src-uri": "amqp://", "src-queue": "mine", "dest-uri": "amqp://", "dest-queue": "mine2"}
 SHOVEL, UPSTREAM = "shovel/%2F", "federation-upstream/%2F"
 

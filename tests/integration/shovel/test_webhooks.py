@@ -19,6 +19,8 @@ from tests.conftest import BrokerFactory
 from tests.integration.shovel.conftest import WAIT_S, Bench, bodies, fill, until
 from tests.support.hook_server import Asked, HookServer
 
+DEADLINE_S = 150.0
+
 
 @pytest.fixture
 def server() -> Iterator[HookServer]:
