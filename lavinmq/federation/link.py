@@ -16,7 +16,7 @@ from lavinmq.client.errors import ConnectionLost
 from lavinmq.client.values import ConnectionState
 from lavinmq.federation.hops import Here, marker
 from lavinmq.shovel import places
-from lavinmq.shovel.connecting import Rotation, client_of
+from lavinmq.shovel.connecting import PlaceClient, Rotation
 from lavinmq.shovel.passing import Trouble, open_producer, refusal
 from lavinmq.shovel.runner import Run, Runner
 from lavinmq.shovel.source import quietly
@@ -82,11 +82,10 @@ class LinkRun:
         self.link, self.broker, self.upstream = link, broker, link.upstream
         name = f"Federation link: {self.upstream.name}/{link.resource}"
         rotation = Rotation(self.upstream.places, self.upstream.failover)
-        self.client = client_of(broker, rotation, name, self.upstream.delay_s, self.failed)
+        rest = name, self.upstream.delay_s, self.upstream.prefetch, self.failed
+        self.client = PlaceClient(broker, rotation, *rest)
         inside = places.parse("amqp://", link.here.vhost)
-        self.own = client_of(
-            broker, Rotation((inside,), "ordered"), name, self.upstream.delay_s, self.failed
-        )
+        self.own = PlaceClient(broker, Rotation((inside,), "ordered"), *rest)
         self.producer: AsyncProducer | None = None
         self.consumer: AsyncConsumer | None = None
         self._rotation = rotation
@@ -186,7 +185,7 @@ class LinkRun:
     async def open_producer(self, exchange: str, key: str) -> AsyncProducer:
         """To an exchange here. Raises: why there is none."""
         self.producer = await open_producer(
-            self.own, exchange, key, self.upstream.ack_mode, self.upstream.prefetch, self.failed
+            self.own, exchange, key, self.upstream.ack_mode, self.failed
         )
         return self.producer
 
@@ -236,7 +235,7 @@ async def connected_once(broker: Broker, link: Link, timeout_s: float) -> AsyncC
     """A fresh client of an upstream, for what is to be deleted there. Raises: why there is none."""
     rotation = Rotation(link.upstream.places, link.upstream.failover)
     name = f"Federation link: {link.upstream.name}/{link.resource}"
-    client = client_of(broker, rotation, name, link.upstream.delay_s, lambda _: None)
+    client = PlaceClient(broker, rotation, name, link.upstream.delay_s, 1, lambda _: None)
     await client.start()
     try:
         await client.wait_connected(timeout_s)

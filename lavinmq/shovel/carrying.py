@@ -8,14 +8,15 @@ code, and is deleted once it is on disk there. Source: docs/shovels.md, decision
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from lavinmq import _core
 from lavinmq.client.errors import Error
-from lavinmq.shovel.connecting import Rotation, client_of
+from lavinmq.shovel.connecting import CLOSE_S, PlaceClient, Rotation
 from lavinmq.shovel.errors import NotCarried
-from lavinmq.shovel.source import Source, ensure_queue, quietly
+from lavinmq.shovel.source import Position, Source, ensure_queue, quietly
 
 if TYPE_CHECKING:
     from lavinmq.broker import Broker
@@ -45,14 +46,19 @@ def is_possible(values: Values, to: Destination) -> bool:
 class Carrying:
     """Carries until it is done or cancelled. Args: as those of `Move`."""
 
-    def __init__(self, broker: Broker, name: str, values: Values, to: Destination) -> None:
+    def __init__(
+        self, broker: Broker, name: str, values: Values, to: Destination, position: Position | None
+    ) -> None:
         self.error = ""
         """Why it does not move, as long as it does not."""
         self._broker, self._values, self._to = broker, values, to
-        self._source = Source(broker, name, values, self._failed, None)
-        self._destination = client_of(
+        self._source = Source(broker, name, values, self._failed, position)
+        self._safe = 0
+        """Messages that are on disk at their destination."""
+        self._source.settled = lambda: self._safe
+        self._destination = PlaceClient(
             broker, Rotation(to.places, to.failover), f"Shovel {name} sink", values.delay_s,
-            self._failed,
+            values.source.prefetch, self._failed,
         )  # fmt: skip
         self._mover: _core.Mover | None = None
         self._before = [0, 0, 0]
@@ -93,14 +99,15 @@ class Carrying:
                 self._destination, to.queue, to.is_predeclared, dict(to.queue_arguments)
             )
             await quietly(self._destination.close())
-            await source.client.wait_connected()
-            name, left = await source.queue()
-            if left != 0:
+            name = await source.find()
+            left = source.left
+            if name is not None:
                 await self._carry(self._found(self._values.source.places[0].vhost, name), left)
         finally:
             if self._mover is not None:
                 self._mover.close()
                 self._returned = self._returns()
+                await asyncio.shield(self._note_last())
             await asyncio.shield(source.close())
             await asyncio.shield(quietly(self._destination.close()))
 
@@ -127,6 +134,8 @@ class Carrying:
             is_short = left is not None or self._mover is None or self._mover.is_refused
             await self._look(queue, to, SHORT_S if is_short else LOOK_S)
             self._returned = self._returns()
+            if left is not None:
+                await self._note()
             if left is not None and self._mover is not None and self._mover.is_over:
                 await self._synced()
                 missing = self._returns() - self._returned
@@ -163,6 +172,17 @@ class Carrying:
             mover.kick()
         else:
             self.error = ""
+
+    async def _note(self) -> None:
+        """What is moved now counts once it is on disk."""
+        moved = self.figures()["confirmed"]
+        await self._synced()
+        self._safe = moved
+
+    async def _note_last(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await self._note()
 
     async def _synced(self) -> None:
         """All that has gone so far is on disk, or is back."""

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from lavinmq.client.aio import AsyncClient
 from lavinmq.client.config import Config
+from lavinmq.client.core import Core
+from lavinmq.client.declaring import Declaring
 from lavinmq.client.errors import ClientConnectionError, Error
 from lavinmq.client.link import Link
 from lavinmq.client.opening import open_link, tls_context
+from lavinmq.client.url import Target
 from lavinmq.shovel.inside import open_inside
 
 if TYPE_CHECKING:
@@ -27,8 +30,12 @@ MOST_DELAY_S: Final = 300.0
 NEVER: Final = 1 << 30
 BUFFER_BYTES: Final = 64 << 20
 """What a ring holds, when the destination is slower than the source."""
+LEAST_BUFFER: Final = 1000
+"""Messages that a ring holds at least."""
+NOWHERE: Final = Target(())
+"""Of clients that have places instead."""
 CLOSE_S: Final = 5.0
-HEALTH_S: Final = 5.0
+HEALTH_S: Final = 15.0
 """Between two looks whether a connection is dead: there may be thousands that do nothing."""
 P = TypeVar("P")
 Failed = Callable[[Exception], None]
@@ -80,50 +87,62 @@ class Rotation(Generic[P]):
 
 
 @lru_cache(maxsize=64)
-def _config(delay: float) -> Config:
-    """Of all that wait as long before they connect again."""
+def _config(delay: float, prefetch: int) -> Config:
+    """Of all that wait as long before they connect again, and take as much at once: there may be
+    thousands, and each of them does nothing most of the time."""
     return Config(
         fail_fast=False, retry_auth=True, topology_recovery="declared",
         reconnect_initial_delay=delay, reconnect_max_delay=max(MOST_DELAY_S, delay),
-        reconnect_jitter=1.0, rpc_timeout=30.0, close_timeout=CLOSE_S,
+        reconnect_jitter=1.0, rpc_timeout=30.0, close_timeout=CLOSE_S, prefetch=prefetch,
+        buffer_size=max(prefetch * 2, LEAST_BUFFER), max_in_flight=1 << 16,
         buffer_bytes=BUFFER_BYTES, flush_retries=NEVER, confirm_timeout=60.0,
         health_interval=HEALTH_S,
     )  # fmt: skip
 
 
-def client_of(
-    broker: Broker, rotation: Rotation[Place], name: str, delay_s: float, failed: Failed
-) -> AsyncClient:
-    """A client that is not started yet; `name` is its connection's, unless the URI has one."""
-    client = AsyncClient("amqp://localhost", _config(max(delay_s, 0.01)))
+class PlaceClient(AsyncClient):
+    """A client that connects to the place whose turn it is; not started yet.
 
-    async def opening() -> Link:
-        place = rotation.turn()
+    Args: name: the connection's, unless the URI has one; delay_s: the first pause after a failure;
+        prefetch: how much is under way at once; failed: is told why it does not go on.
+    """
+
+    def __init__(
+        self, broker: Broker, rotation: Rotation[Place], name: str, delay_s: float, prefetch: int,
+        failed: Failed,
+    ) -> None:  # fmt: skip
+        config = _config(max(delay_s, 0.01), prefetch)
+        Declaring.__init__(self, Core(NOWHERE, config, self._dispatch, self))
+        self._rpc = None
+        self._broker, self._rotation, self._name, self._failed = broker, rotation, name, failed
+        self._core.opening = self._open
+        self.on_error(failed)
+        self.on_state_change(self._changed)
+
+    async def _open(self) -> Link:
+        place = self._rotation.turn()
         try:
-            if place.is_local:
-                link = await open_inside(broker, place, place.name or name)
-            else:
-                config = place.config.updated({"name": place.name or name})
-                endpoint = place.target.endpoints[0]
-                if endpoint.is_tls:
-                    # Certificates of authorities are read from files, which the loop does not.
-                    context = await asyncio.to_thread(tls_context, place.config)
-                    config = config.updated({"ssl_context": context})
-                link = await open_link(config, place.target, endpoint)
+            link = await self._open_at(place)
         except (Error, OSError) as error:
-            failed(error)
+            self._failed(error)
             if isinstance(error, OSError) and not isinstance(error, ClientConnectionError):
                 # What the certificate is like may change: it is tried again.
                 raise ClientConnectionError(f"no connection to {place.shown}: {error}") from None
             raise
-        rotation.worked()
+        self._rotation.worked()
         return link
 
-    def changed(_old: object, _new: object, cause: Exception | None) -> None:
-        if cause is not None:
-            failed(cause)
+    async def _open_at(self, place: Place) -> Link:
+        name = place.name or self._name
+        if place.is_local:
+            return await open_inside(self._broker, place, name)
+        config, endpoint = place.config, place.target.endpoints[0]
+        if endpoint.is_tls:
+            # Certificates of authorities are read from files, which the loop does not.
+            context = await asyncio.to_thread(tls_context, config)
+            config = config.updated({"ssl_context": context})
+        return await open_link(config, place.target, endpoint, name)
 
-    client._core.opening = opening
-    client.on_error(failed)
-    client.on_state_change(changed)
-    return client
+    def _changed(self, _old: object, _new: object, cause: Exception | None) -> None:
+        if cause is not None:
+            self._failed(cause)

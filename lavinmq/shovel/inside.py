@@ -26,12 +26,12 @@ async def open_inside(broker: Broker, place: Place, name: str) -> Link:
     """Connect and shake hands. Raises: ClientConnectionError and the like."""
     if not broker.is_serving:
         raise ClientConnectionError("the broker is stopping")
-    config = replace(place.config, auth="plain", name=name)
+    config = place.config
     target = replace(
         place.target, user=DIRECT_USER, password=broker.users.direct_password, vhost=place.vhost
     )
     loop = asyncio.get_running_loop()
-    link = Link(config, target, loop)
+    link = Link(config, target, loop, name)
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     address = (UNIX.peer_host, UNIX.peer_port)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lavinmq.client._engine import Passage, Rewriter
 from lavinmq.client.aio import AsyncProducer
-from lavinmq.shovel.connecting import Rotation, client_of
+from lavinmq.shovel.connecting import PlaceClient, Rotation
 from lavinmq.shovel.passing import Trouble, hand_over, open_producer, refusal
 from lavinmq.shovel.source import Position, Source, ensure_queue, quietly
 
@@ -38,9 +38,10 @@ class Move:
         self._values, self._to = values, to
         self._source = Source(broker, name, values, self._failed, position)
         self._places = Rotation(to.places, to.failover)
-        self._destination = client_of(
-            broker, self._places, f"Shovel {name} sink", values.delay_s, self._failed
-        )
+        self._destination = PlaceClient(
+            broker, self._places, f"Shovel {name} sink", values.delay_s, values.source.prefetch,
+            self._failed,
+        )  # fmt: skip
         self._producer: AsyncProducer | None = None
 
     # ---- how it goes
@@ -97,7 +98,7 @@ class Move:
             await ensure_queue(self._destination, to.queue, to.is_predeclared, arguments)
         self._producer = await open_producer(
             self._destination, to.exchange or "", to.key or "", self._values.ack_mode,
-            self._values.source.prefetch, self._failed,
+            self._failed,
         )  # fmt: skip
 
     async def _move(self, queue: str) -> None:
@@ -111,6 +112,8 @@ class Move:
         if to.adds_forward:
             self._places.moved = source.places.moved = self._rename
         consumer = await source.open(queue, self._passage)
+        for client in (source.client, self._destination):
+            await quietly(client._core.release())
         async for batch in consumer.batches():
             await hand_over(consumer, producer, batch.messages)
             if self._passage.is_all_taken:

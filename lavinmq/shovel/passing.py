@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lavinmq.client._engine import Message
-    from lavinmq.client.aio import AsyncClient, AsyncConsumer, AsyncProducer
+    from lavinmq.client.aio import AsyncConsumer, AsyncProducer
+    from lavinmq.shovel.connecting import PlaceClient
 
 ROOM_S: Final = 0.005
 """Between two looks whether a full ring has room."""
-LEAST_BUFFER: Final = 1000
 
 
 async def open_producer(
-    client: AsyncClient, exchange: str, key: str, ack_mode: str, prefetch: int,
+    client: PlaceClient, exchange: str, key: str, ack_mode: str,
     failed: Callable[[Exception], None],
 ) -> AsyncProducer:  # fmt: skip
     """A producer that holds what a consumer may be given twice: over a lost connection.
@@ -34,7 +34,6 @@ async def open_producer(
     producer = await client.producer(
         exchange=exchange, routing_key=key, declare=False,
         mode=PublishMode.CONFIRM if ack_mode == "on-confirm" else PublishMode.FIRE_AND_FORGET,
-        buffer_size=max(prefetch * 2, LEAST_BUFFER), max_in_flight=1 << 16,
     )  # fmt: skip
     producer.on_error(failed)
     return producer

@@ -9,13 +9,13 @@ Source: docs/shovels.md, docs/client.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from lavinmq.client.config import Config, option_names
 from lavinmq.client.errors import ConfigError
-from lavinmq.client.face import settle
-from lavinmq.client.url import Target
+from lavinmq.client.url import Target, parse_url
 from lavinmq.nearest import hint
 
 ALIASES: Final = {
@@ -70,7 +70,8 @@ def parse(uri: str, own_vhost: str) -> Place:
     login = parts.netloc.rpartition("@")[0]
     try:
         full = place if not login else place.replace("://", f"://{login}@", 1)
-        target, config = settle(f"{full}?{urlencode(options)}" if options else full, None, {})
+        target = parse_url(full)
+        config = _config(tuple(options.items()), is_local)
     except ConfigError as error:
         raise ValueError(f"is refused: {error}") from None
     host = "" if is_local else parts.netloc.rpartition("@")[2]
@@ -88,6 +89,13 @@ def user_of(uri: str) -> str:
     if not parts.username and parts.hostname and parts.scheme in ("amqp", "amqps"):
         return "guest"
     return unquote(parts.username or "")
+
+
+@lru_cache(maxsize=64)
+def _config(options: tuple[tuple[str, Any], ...], is_local: bool) -> Config:
+    """One for all URIs that say the same. Raises: ConfigError."""
+    # A broker knows whether it is alive, and who it is.
+    return Config().updated(dict(options) | ({"auth": "plain", "heartbeat": 0} if is_local else {}))
 
 
 def _options(query: str) -> dict[str, Any]:

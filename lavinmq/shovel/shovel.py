@@ -31,14 +31,14 @@ were rejected at the source, requests of a webhook, and connections that were ma
 class Shovel(Runner):
     """One parameter at work.
 
-    Args: is_paused: whether it stays where it is; position: where it is kept how far a stream is
-        read; after: what has to end before; on_done: is called when it has moved all that it was
+    Args: is_paused: whether it stays where it is; position: where it is kept how far its source
+        is read; after: what has to end before; on_done: is called when it has moved all that it was
         to; on_stopped: when its destination wants no more.
     """
 
     def __init__(
         self, broker: Broker, vhost: str, name: str, values: Values, *, is_paused: bool,
-        position: Position | None, after: asyncio.Task[None] | None,
+        position: Position, after: asyncio.Task[None] | None,
         on_done: Callable[[Shovel], None], on_stopped: Callable[[Shovel], None],
     ) -> None:  # fmt: skip
         super().__init__(
@@ -46,7 +46,7 @@ class Shovel(Runner):
             after=after,
         )  # fmt: skip
         self.name, self.vhost, self.values = name, vhost, values
-        self._broker, self._position = broker, position
+        self._broker, self.position = broker, position
         self._on_done, self._on_stopped = on_done, on_stopped
         self._is_carried = True
         """Whether messages may go from store to store."""
@@ -54,21 +54,16 @@ class Shovel(Runner):
 
     def made(self) -> Run:
         """What does the work, by what it moves to."""
-        values = self.values.after(self.settled)
+        values = self.values
         who = self._broker, self.vhost, self.name, values
         to = values.destination
         if isinstance(to, Hook):
             from lavinmq.shovel.posting import Posting
 
-            return Posting(*who, to, self._position)
+            return Posting(*who, to, self.position)
         if self._is_carried and is_possible(values, to):
-            return Carrying(self._broker, self.name, values, to)
-        return Move(*who, to, self._position)
-
-    @property
-    def settled(self) -> int:
-        """Messages that its source has forgotten, in all runs that have ended."""
-        return self._sums["confirmed"] + self._sums["dead_lettered"]
+            return Carrying(self._broker, self.name, values, to, self.position)
+        return Move(*who, to, self.position)
 
     def has_ended(self) -> None:
         """All that was to be moved is moved."""

@@ -70,8 +70,10 @@ class Shovels:
         wanted = {(vhost.name, each.name): each for each in parameters}
         for key in [key for key in self._all if key[0] == vhost.name]:
             if wanted.get(key) is not self._all[key][0]:
-                self._closing.add(key, self._all.pop(key)[1].close())
+                shovel = self._all.pop(key)[1]
+                self._closing.add(key, shovel.close())
                 if key not in wanted and is_there:
+                    shovel.position.is_over = True
                     self._forget(vhost, key[1])
         for key in [key for key in self._wrong if key[0] == vhost.name]:
             del self._wrong[key]
@@ -151,22 +153,29 @@ class Shovels:
 
 
 class Offsets:
-    """How far a shovel has read a stream. Args: store: `shovel_offsets.json`; name: its own."""
+    """How far a shovel has read its source: the offset of a stream, or how many messages are left.
+
+    Args: store: `shovel_offsets.json`; name: its own.
+    """
 
     def __init__(self, store: ParameterStore, name: str) -> None:
         self._store, self._name = store, name
+        self.is_over = False
+        """Whether its parameter is gone: nothing is kept any more."""
 
     def load(self, of: list[Any]) -> int | None:
-        """The offset to go on at; None for another stream than the one that is known."""
+        """Where to go on; None for another source than the one that is known."""
         found = self._store.get(COMPONENT, self._name)
         if found is None or not isinstance(found.value, dict) or found.value.get("of") != of:
             return None
         offset = found.value.get("offset")
         return offset if isinstance(offset, int) else None
 
-    def save(self, of: list[Any], offset: int) -> None:
+    def save(self, of: list[Any], position: int) -> None:
         """Keep it; if that fails, messages come again after the next start."""
+        if self.is_over:
+            return
         try:
-            self._store.put(Parameter(COMPONENT, self._name, {"of": of, "offset": offset}))
+            self._store.put(Parameter(COMPONENT, self._name, {"of": of, "offset": position}))
         except DefinitionsError as error:
-            _log.warning("shovel %r: its offset cannot be kept: %s", self._name, error)
+            _log.warning("shovel %r: how far it has come cannot be kept: %s", self._name, error)

@@ -1,7 +1,8 @@
 """The source of a run: where it connects to, what it consumes, and how much of it.
 
 It connects again by itself. What was not acknowledged when a connection was lost comes again. Where
-a stream is read to is kept, so that the next run goes on there. Source: docs/shovels.md.
+a stream is read to is kept, and how many messages are left of those that a shovel is to move: the
+next run goes on there. Source: docs/shovels.md.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from lavinmq.client.aio import AsyncClient, AsyncConsumer
 from lavinmq.client.consuming import OFFSET
 from lavinmq.client.errors import ClientConnectionError, Error, NotFound
-from lavinmq.shovel.connecting import Rotation, client_of
+from lavinmq.shovel.connecting import PlaceClient, Rotation
 
 if TYPE_CHECKING:
     from lavinmq.broker import Broker
@@ -22,17 +23,22 @@ if TYPE_CHECKING:
     from lavinmq.shovel.connecting import Failed
     from lavinmq.shovel.values import Values
 
+ALL_THERE: Final = -1
+"""In place of a number of messages: what is there at the start."""
 SAVE_S: Final = 1.0
-"""Between two notes of how far a stream is read: so much of it may come twice after a crash."""
+"""Between two notes of how far it has come: so much of a stream may come twice after a crash."""
 
 
 class Position(Protocol):
-    """Where it is kept how far a stream is read."""
+    """Where it is kept how far a source is read: the offset of a stream, or how many are left."""
+
+    is_over: bool
+    """Whether it is not wanted any more: nothing is kept."""
 
     def load(self, of: list[Any]) -> int | None:
-        """The offset to go on at, None if nothing is known of that stream."""
+        """Where to go on, None if nothing is known of that source."""
 
-    def save(self, of: list[Any], offset: int) -> None:
+    def save(self, of: list[Any], position: int) -> None:
         """Keep it."""
 
 
@@ -44,13 +50,16 @@ class Source:
     ) -> None:
         self.values = values.source
         self.places = Rotation(self.values.places, self.values.failover)
-        self.client: AsyncClient = client_of(
-            broker, self.places, f"Shovel {name} source", values.delay_s, failed
-        )
+        self.client = PlaceClient(
+            broker, self.places, f"Shovel {name} source", values.delay_s, self.values.prefetch,
+            failed,
+        )  # fmt: skip
         self.consumer: AsyncConsumer | None = None
         self._is_no_ack = values.ack_mode == "no-ack"
         self._name, self._failed, self._position = name, failed, position
         self._left: int | None = None
+        self.settled = self._settled
+        """How many messages this run is done with; who moves them in another way has its own."""
         self._saved: int | None = None
         self._saving: asyncio.Task[None] | None = None
 
@@ -98,7 +107,7 @@ class Source:
         self.consumer.is_bounded = True
         self.consumer.on_error(self._failed)
         self.consumer.on_cancel(self._failed)
-        if self.values.is_stream and self._position is not None:
+        if self._is_kept:
             self._saving = asyncio.get_running_loop().create_task(self._save_often())
         return self.consumer
 
@@ -116,8 +125,10 @@ class Source:
     @property
     def is_all_settled(self) -> bool:
         """Whether all that was wanted is where it was to go, as far as this run has to know."""
-        done = self.confirmed + self.rejected
-        return self._left is not None and (self._is_no_ack or done >= self._left)
+        return self._left is not None and (self._is_no_ack or self.settled() >= self._left)
+
+    def _settled(self) -> int:
+        return self.confirmed + self.rejected
 
     async def stop(self) -> None:
         """Let nothing more come; what is here can still be acknowledged."""
@@ -146,15 +157,34 @@ class Source:
             )
             if source.exchange is not None:
                 await client.bind(made.name, source.exchange, source.key)
-        left = source.left_after
-        return made.name, made.message_count if left == -1 else left
+        return made.name, self._left_of(made.message_count)
 
-    # ---- streams
+    def _left_of(self, count: int) -> int | None:
+        """How many messages to take. Args: count: as many are there."""
+        wanted = self.values.left_after
+        if wanted is None:
+            return None
+        kept = None
+        if self._position is not None and not self._is_no_ack:
+            kept = self._saved = self._position.load(self._identity())
+        if wanted != ALL_THERE:
+            return wanted if kept is None else kept
+        # What came later is not of those, and what has gone in another way is not waited for.
+        return count if kept is None else min(count, kept)
+
+    # ---- what is kept
+
+    @property
+    def _is_kept(self) -> bool:
+        has_end = self._left is not None and not self._is_no_ack
+        return self._position is not None and (self.values.is_stream or has_end)
 
     def _identity(self) -> list[Any]:
-        """What an offset is one of; another stream, or another beginning, begins anew."""
-        uris = sorted(place.shown for place in self.values.places)
-        return [uris, self.values.queue, self.values.arguments.get(OFFSET)]
+        """What a position is one of; another source, beginning or number begins anew."""
+        values, uris = self.values, sorted(place.shown for place in self.values.places)
+        if values.is_stream:
+            return [uris, values.queue, values.arguments.get(OFFSET)]
+        return [uris, values.queue, values.exchange, values.key, values.left_after]
 
     def _arguments(self) -> dict[str, Any]:
         arguments = dict(self.values.arguments)
@@ -165,11 +195,15 @@ class Source:
         return arguments
 
     def _save(self) -> None:
-        offset = self.consumer._next_offset if self.consumer is not None else None
-        if offset is None or offset == self._saved or self._position is None:
+        if self.consumer is None or self._position is None or not self._is_kept:
             return
-        self._position.save(self._identity(), offset)
-        self._saved = offset
+        position = self.consumer._next_offset
+        if self._left is not None:
+            position = max(self._left - self.settled(), 0)
+        if position is None or position == self._saved:
+            return
+        self._position.save(self._identity(), position)
+        self._saved = position
 
     async def _save_often(self) -> None:
         while True:

@@ -6,7 +6,7 @@ Keys are LavinMQ's and RabbitMQ's. Source: docs/shovels.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from lavinmq.nearest import hint
@@ -90,13 +90,6 @@ class Values:
     destination: Destination | Hook
     ack_mode: str
     delay_s: float
-
-    def after(self, settled: int) -> Values:
-        """The same when so many messages have been moved: of a number to move, fewer are left."""
-        left = self.source.left_after
-        if left is None or left < 0 or not settled:
-            return self
-        return replace(self, source=replace(self.source, left_after=max(left - settled, 0)))
 
 
 def parse(value: Any, vhost: str) -> Values:

@@ -11,6 +11,8 @@ from lavinmq.client.errors import AccessRefused
 from tests.conftest import BrokerFactory
 from tests.integration.shovel.conftest import LOCAL, WAIT_S, Bench, bodies, fill, until
 
+DEADLINE_S = 150.0
+
 
 @pytest.mark.parametrize("mode", ["on-confirm", "on-publish", "no-ack"])
 def test_a_queue_is_moved_and_the_shovel_goes_on(bench: Bench, mode: str) -> None:
@@ -51,6 +53,38 @@ def test_so_many_messages_are_moved_as_were_asked_for(bench: Bench) -> None:
 
         assert bodies(client, "to", 40) == [b"%d" % n for n in range(40)]
         assert bodies(client, "from", 60) == [b"%d" % n for n in range(40, 100)]
+
+
+@pytest.mark.parametrize("more", [{}, {"dest_add_timestamp_header": True}], ids=["carried", "AMQP"])
+@pytest.mark.parametrize("wanted", ["queue-length", 30])
+def test_what_is_left_to_move_is_counted_over_restarts(
+    bench: Bench, wanted: str | int, more: dict[str, bool]
+) -> None:
+    with Client(bench.broker.uri) as client:
+        client.queue("to", arguments={"x-max-length": 10, "x-overflow": "reject-publish"})
+        fill(client, "from", 30)
+        bench.put("s", **LOCAL, src_queue="from", dest_queue="to", src_delete_after=wanted, **more)
+        until(lambda: bench.row("s")["confirmed"] == 10, "ten fit")
+        fill(client, "from", 20)
+    bench.broker.restart()
+    with Client(bench.broker.uri) as client:
+        assert set(bodies(client, "to", 30)) == {b"%d" % n for n in range(30)}
+        until(lambda: bench.is_gone("s"), "it goes")
+        assert client.queue("from", passive=True).message_count == 20
+        assert client.queue("to", passive=True).message_count == 0
+
+
+def test_another_shovel_of_the_same_name_begins_anew(bench: Bench) -> None:
+    begin = {**LOCAL, "src_queue": "from", "dest_queue": "to", "src_delete_after": 30}
+    with Client(bench.broker.uri) as client:
+        fill(client, "from", 20)
+        bench.put("s", **begin)
+        until(lambda: bench.row("s")["confirmed"] == 20, "some are moved")
+        assert bench.api("DELETE", "/api/parameters/shovel/%2F/s").status == 204
+        fill(client, "from", 35)
+        bench.put("s", **begin)
+        until(lambda: bench.is_gone("s"), "it goes")
+        assert client.queue("to").message_count == 50
 
 
 def test_properties_and_large_bodies_arrive_as_they_were(bench: Bench) -> None:
