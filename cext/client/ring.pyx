@@ -6,8 +6,8 @@
 # the properties and the target (exchange and routing key as two short strings); of a message that
 # comes from a consumer (see Passage) it holds a parcel. Frames are made when the connection takes
 # bytes (`pump`), so that a message can be sent again on another channel or with smaller frames.
-# A ring that holds nothing has one slot, in itself; a larger one is made when it is needed, and given
-# back by `rest`.
+# A ring that holds nothing has one slot, in itself; a larger one is made when it is needed, and
+# given back by `rest`.
 #
 #   head <= sent <= tail      BUFFERED from `sent` on; SENT, RETRY or FREE before; FREE = ended
 #

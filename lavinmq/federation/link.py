@@ -19,7 +19,7 @@ from lavinmq.shovel import places
 from lavinmq.shovel.connecting import PlaceClient, Rotation
 from lavinmq.shovel.passing import Trouble, open_producer, refusal
 from lavinmq.shovel.runner import Run, Runner
-from lavinmq.shovel.source import quietly
+from lavinmq.shovel.source import quietly, tag_of
 
 if TYPE_CHECKING:
     from lavinmq.broker import Broker
@@ -207,7 +207,7 @@ class LinkRun:
         )  # fmt: skip
         opening = self.client.consumer(
             queue, self.upstream.prefetch, no_ack=self.upstream.ack_mode == "no-ack",
-            exclusive=exclusive, tag=self.upstream.consumer_tag, declare=False,
+            exclusive=exclusive, tag=tag_of(self.upstream.consumer_tag), declare=False,
         )  # fmt: skip
         self._sums = self._counted()
         self._passage = opening.made.passage = passage

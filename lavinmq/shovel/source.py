@@ -100,7 +100,7 @@ class Source:
         """As `open`, of so many at once."""
         opening = self.client.consumer(
             queue, prefetch, no_ack=self._is_no_ack, exclusive=not self.values.is_stream,
-            arguments=self._arguments(), tag=f"Shovel {self._name}", declare=False,
+            arguments=self._arguments(), tag=tag_of(f"Shovel {self._name}"), declare=False,
         )  # fmt: skip
         opening.made.passage = passage
         self.consumer = await opening
@@ -221,6 +221,11 @@ async def ensure_queue(
         if is_predeclared:
             raise
     return await client.queue(name, arguments=arguments)
+
+
+def tag_of(name: str) -> str:
+    """As much of a name as the tag of a consumer may have: 255 bytes, as the name itself."""
+    return name.encode(errors="surrogateescape")[:255].decode(errors="ignore")
 
 
 async def quietly(work: Awaitable[Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,8 @@ from lavinmq.client import Client
 from lavinmq.client.errors import AccessRefused
 from tests.conftest import BrokerFactory
 from tests.integration.shovel.conftest import LOCAL, WAIT_S, Bench, bodies, fill, until
+from tests.support.certificates import Authority
+from tests.support.ports import free_port
 
 DEADLINE_S = 150.0
 
@@ -174,6 +177,42 @@ def test_between_two_brokers_it_goes_on_after_a_kill_of_either(
                 found.add(message.body)
                 message.ack()
     assert found == {b"%d" % each for each in range(n)}
+
+
+def test_tls_is_spoken_to_who_has_a_good_certificate_alone(
+    bench: Bench, broker_factory: BrokerFactory, tmp_path: Path
+) -> None:
+    """A name as long as one may be, and a pause of a shovel that is to end, on the way."""
+    authority, port, name = Authority(tmp_path / "ca"), free_port(), "s" * 255
+    server = authority.issue("server", ("localhost",))
+    files = "--cert", str(server.cert), "--key", str(server.key)
+    there = broker_factory([*files, "--amqps-port", str(port)], http=True)
+    to = f"amqps://guest:guest@localhost:{port}/?cacertfile="
+    begin = {"src_uri": "amqp://", "src_queue": "from", "dest_queue": "to", "reconnect_delay": 0,
+             "src_delete_after": "queue-length"}  # fmt: skip
+    with Client(bench.broker.uri) as client:
+        fill(client, "from", 20)
+        bench.put(name, dest_uri=f"{to}{Authority(tmp_path / 'stranger').path}", **begin)
+        until(lambda: "certificate" in (bench.row(name)["error"] or ""), "it says why not")
+        bench.put(name, dest_uri=f"{to}{authority.path}&verify=verify_peer", **begin)
+        until(lambda: bench.is_gone(name), "all is moved")
+    assert Bench(there).ready("to") == 20
+
+
+def test_a_pause_keeps_a_shovel_that_is_to_end(bench: Bench) -> None:
+    with Client(bench.broker.uri) as client:
+        client.queue("to", arguments={"x-max-length": 5, "x-overflow": "reject-publish"})
+        fill(client, "from", 20)
+        bench.put("s", **LOCAL, src_queue="from", dest_queue="to", src_delete_after="queue-length",
+                  dest_add_timestamp_header=True)  # fmt: skip
+        until(lambda: bench.ready("to") == 5, "five fit")
+        assert bench.api("PUT", "/api/shovels/%2F/s/pause?force=true").status == 204
+        until(lambda: bench.state("s") == "Paused", "it is paused")
+        fill(client, "from", 7)
+        assert bench.ask("s", "resume") == 204
+        assert len(bodies(client, "to", 20)) == 20
+        until(lambda: bench.is_gone("s"), "it goes")
+        assert client.queue("from").message_count == 7
 
 
 def test_a_wrong_password_is_said_and_tried_again_and_not_shown(
