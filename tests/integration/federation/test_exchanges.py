@@ -128,7 +128,8 @@ def distinct(
 
 @pytest.mark.parametrize("mode", ["on-confirm", "on-publish", "no-ack"])
 def test_messages_come_with_what_they_carry(up: Site, down: Site, mode: str) -> None:
-    federated(up, down, ack_mode=mode)
+    federated(up, down, ack_mode=mode, consumer_tag="mine")
+    assert [each["consumer_tag"] for each in up.api.get("/api/consumers")] == ["mine"]
     publish(up, "a.1", "b.1", "a.2", headers={"k": 1}, priority=4, user_id="guest")
     first, second = take(down, "q", 2)
     assert [each.routing_key for each in (first, second)] == ["a.1", "a.2"]

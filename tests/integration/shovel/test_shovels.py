@@ -141,11 +141,17 @@ def test_a_missing_exchange_is_waited_for(bench: Bench) -> None:
 def test_it_is_paused_and_resumed_over_restarts(bench: Bench) -> None:
     bench.put("s", **LOCAL, src_queue="from", dest_queue="to")
     until(lambda: bench.state("s") == "Running", "it runs")
+    assert bench.api("PUT", "/api/vhosts/two").status == 201
+    value = {"src-uri": "amqp:///two", "dest-uri": "amqp:///two", "src-queue": "a",
+             "dest-queue": "b"}  # fmt: skip
+    assert bench.api("PUT", "/api/parameters/shovel/two/s", {"value": value}).status == 201
     assert bench.ask("s", "resume") == 422
     assert bench.ask("s", "pause") == 204
     assert (bench.state("s"), bench.ask("s", "pause")) == ("Paused", 422)
     bench.broker.restart()
     assert bench.state("s") == "Paused"
+    other = "/api/shovels/two/s"
+    until(lambda: bench.api.get(other)["state"] == "Running", "that of another virtual host is not")
     with Client(bench.broker.uri) as client:
         fill(client, "from", 10)
         assert client.queue("from", passive=True).message_count == 10

@@ -87,8 +87,9 @@ def test_user_and_password_become_basic_authentication(
 ) -> None:
     fill(client, "from", 1)
     uri = server.uri.replace("//", "//us%40er:pass%3Aword@")
-    bench.put("s", dest_uri=uri, src_uri="amqp://", src_queue="from")
+    bench.put("s", dest_uri=f"{uri}/hook?a=1&b", src_uri="amqp://", src_queue="from")
     until(lambda: server.asked, "it arrives")
+    assert server.asked[0].path == "/hook?a=1&b"
     given = server.asked[0].headers["authorization"]
     assert base64.b64decode(given.removeprefix("Basic ")) == b"us@er:pass:word"
     assert "pass" not in str(bench.row("s"))
