@@ -2,9 +2,9 @@
 #
 # The reader writes into the free part of one buffer (`Input` is a buffer object for that) and tells
 # how much (`advance`). A connection that does nothing has no buffer. Whole frames are dealt with
-# where they lie: confirms go to the ring of their channel, deliveries become messages on their port,
-# or parcels where a passage is open, any other method becomes an event. What breaks the protocol
-# raises ProtocolViolation, and nothing more is read then.
+# where they lie: confirms go to the ring of their channel, deliveries become messages on their
+# port, or parcels where a passage is open, any other method becomes an event. What breaks the
+# protocol raises ProtocolViolation, and nothing more is read then.
 #
 # Bounds: a frame is at most frame_max, a body at most max_body; unsettled deliveries are at most
 # what the tracker of the channel allows.

@@ -431,11 +431,12 @@ cdef class Ring:
         cdef Py_ssize_t at = start, n = len(bodies)
         cdef bytes props = prepared[0], target = prepared[1]
         cdef u8 flags = prepared[2]
+        bytes_of = self.bytes_of
         with cython.critical_section(self):
             while at < n:
                 body = bodies[at]
                 if not PyBytes_Check(body):
-                    body = self.bytes_of(body, {})
+                    body = bytes_of(body, {})
                 if not self.has_room(PyBytes_GET_SIZE(body)):
                     break
                 self.put_message(<bytes>body, props, target, flags, receipt)
