@@ -900,6 +900,11 @@ cdef class Ring:
                 self.ended = []
         return ended
 
+    @property
+    def has_ended(self):
+        """Whether there are receipts whose callbacks are to be run."""
+        return bool(self.ended)
+
     def take_outcomes(self):
         """What callbacks are to be told: (outcome, message, reason)."""
         cdef list outcomes

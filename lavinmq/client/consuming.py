@@ -35,7 +35,8 @@ class BaseConsumer(Member):
         "__weakref__", "_chan", "_closing", "_declares", "_error", "_heard", "_held", "_held_bytes",
         "_hooks", "_is_paused", "_is_stream", "_is_subscribed", "_next_offset", "_offsets",
         "_oldest", "_told", "arguments", "config", "core", "exclusive", "failures",
-        "handler_errors", "is_bounded", "no_ack", "passage", "prefetch", "queue", "resubscriptions", "tag", "tracing", "tracker",
+        "handler_errors", "is_bounded", "no_ack", "passage", "prefetch", "queue",
+        "resubscriptions", "tag", "tracing", "tracker",
     )  # fmt: skip
     queue: str
 

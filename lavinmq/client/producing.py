@@ -8,6 +8,7 @@ policies do to any.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import threading
 import uuid
@@ -32,6 +33,7 @@ from lavinmq.client.link import Chan, Link
 from lavinmq.client.spill import Spill
 from lavinmq.client.values import BufferPolicy, DropReason, PublishMode
 
+ROUNDS: Final = 2
 CALLBACKS: Final = {
     "drop": "dropped", "confirm": "confirmed", "nack": "nacked", "return": "returned",
 }  # fmt: skip
@@ -407,10 +409,14 @@ class BaseProducer(_engine.Ring, Member):
 
     def _endings(self) -> None:
         """Run callbacks of receipts, and hand outcomes to those of the program."""
-        # The end of one may be the end of a batch that it belongs to.
-        while ended := self.take_ended():
-            for receipt in ended:
+        # The end of one may be the end of a batch that it belongs to. Programs may drop messages as
+        # fast as they are told of: others have their turn between.
+        for _ in range(ROUNDS):
+            for receipt in self.take_ended():
                 receipt.run_callbacks()
+        if self.has_ended:
+            with contextlib.suppress(RuntimeError):  # the loop may be closed
+                self.core.loop.call_soon_threadsafe(self._endings)
         outcomes = self.take_outcomes()
         if outcomes:
             self.core.dispatch(self._tell_outcomes, outcomes)

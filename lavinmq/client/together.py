@@ -29,6 +29,8 @@ CONNECTED: Final = (ConnectionState.CONNECTED, ConnectionState.BLOCKED)
 class Together:
     """All connections of a client; the first is the consumers'."""
 
+    __slots__ = ("_seconds", "_since", "_turn", "_was_connected", "cores", "first", "state")
+
     def __init__(
         self, target: Target, config: Config, dispatch: Callable[..., None], front: Any
     ) -> None:
@@ -39,7 +41,7 @@ class Together:
             named = config.updated({"name": f"{config.program_name} publisher {number}"})
             self.cores.append(Core(target, named, dispatch, front, self.first))
         self.state = ConnectionState.IDLE
-        self._seconds = dict.fromkeys(ConnectionState, 0.0)
+        self._seconds: dict[ConnectionState, float] = {}
         self._since = 0.0
         self._was_connected = False
         self._turn = itertools.count()
@@ -65,7 +67,7 @@ class Together:
         """How long it was in each state, until now."""
         found = dict(self._seconds)
         if self.state not in (ConnectionState.IDLE, ConnectionState.CLOSED):
-            found[self.state] += self.first.loop.time() - self._since
+            found[self.state] = found.get(self.state, 0.0) + self.first.loop.time() - self._since
         return found
 
     async def start(self) -> None:
@@ -106,7 +108,7 @@ class Together:
             return
         now = core.loop.time()
         if old is not ConnectionState.IDLE:
-            self._seconds[old] += now - self._since
+            self._seconds[old] = self._seconds.get(old, 0.0) + now - self._since
         self.state, self._since = new, now
         core.tell("state_change", old, new, cause)
         if self.is_connected and old not in CONNECTED:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from lavinmq.client.aio import AsyncClient
 from lavinmq.client.config import Config
-from lavinmq.client.core import Core
 from lavinmq.client.declaring import Declaring
 from lavinmq.client.errors import ClientConnectionError, Error
 from lavinmq.client.link import Link
 from lavinmq.client.opening import open_link, tls_context
+from lavinmq.client.together import Together
 from lavinmq.client.url import Target
 from lavinmq.shovel.inside import open_inside
 
@@ -112,7 +112,8 @@ class PlaceClient(AsyncClient):
         failed: Failed,
     ) -> None:  # fmt: skip
         config = _config(max(delay_s, 0.01), prefetch)
-        Declaring.__init__(self, Core(NOWHERE, config, self._dispatch, self))
+        self._together = Together(NOWHERE, config, self._dispatch, self)
+        Declaring.__init__(self, self._together.first)
         self._rpc = None
         self._broker, self._rotation, self._name, self._failed = broker, rotation, name, failed
         self._core.opening = self._open

@@ -103,9 +103,9 @@ class Loop:
         self.tell()
 
     def tell(self) -> None:
-        while ended := self.ring.take_ended():
-            for receipt in ended:
-                receipt.run_callbacks()
+        # Once: programs may end messages as fast as they are told of.
+        for receipt in self.ring.take_ended():
+            receipt.run_callbacks()
         self.outcomes.update(outcome for outcome, _, _ in self.ring.take_outcomes())
 
     def lose(self) -> None:
