@@ -57,6 +57,7 @@ def test_tests_are_laid_out_without_the_broker_and_what_is_left_out_is_told(tmp_
         "tests/integration/client/test_fixture.py (needs the broker's package or its pages)",
         "tests/integration/client/test_kombu_transport.py (kombu is not to be had)",
         "tests/integration/client/test_pages.py (needs the broker's package or its pages)",
+        "tests/unit/client/test_frames.py (pamqp is not to be had)",
         "tests/unit/client/test_values.py (pamqp is not to be had)",
     ]
     assert not (tmp_path / "tests/unit/client/test_values.py").exists()
