@@ -287,11 +287,12 @@ class BaseConsumer(Member):
 
     def progressed(self) -> None:
         """Messages came."""
-        self._heard = self._told
         chan = self._chan
         if chan is None:
             return
         messages = chan.port.take()
+        if messages or self.passage is not None:
+            self._heard = self._told
         if not messages:
             if self.passage is not None and self.passage.is_all_taken:
                 self.all_taken()

@@ -397,7 +397,12 @@ class Core:
         try:
             link = await self.opening()
             self._up_since, self._done_at = self.loop.time(), self._done()
-            await self._begin(link)
+            try:
+                await self._begin(link)
+            except asyncio.CancelledError:
+                if self.link is not link and not link.is_closing:
+                    link.end(ClosedError("the client was closed"))  # who closes did not know of it
+                raise
         except (Error, OSError) as error:
             self.last_error = error
             if (self.config.fail_fast and self._first is not None) or self._is_final(error):

@@ -356,6 +356,11 @@ class Link(asyncio.BufferedProtocol):
         return is_quiet
 
     @property
+    def is_closing(self) -> bool:
+        """Whether it has said goodbye."""
+        return self._closing
+
+    @property
     def is_held(self) -> bool:
         """Whether nothing is read now."""
         return bool(self._stoppers)
