@@ -43,15 +43,6 @@ DEADLINE_S = 120.0
 
 
 @pytest.fixture
-def queue(broker: Broker) -> Iterator[str]:
-    """A name for a queue, which goes after the test."""
-    name = f"fronts-{uuid.uuid4().hex[:12]}"
-    yield name
-    with Client(broker.uri) as client:
-        client.delete_queue(name)
-
-
-@pytest.fixture
 def client(broker: Broker) -> Iterator[Client]:
     with Client(broker.uri) as made:
         yield made

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import struct
-import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,21 +21,6 @@ QUICK: dict[str, Any] = {
 }
 ACK, NACK = struct.pack(">HH", 60, 80), struct.pack(">HH", 60, 120)
 DEADLINE_S = 120.0
-
-
-@pytest.fixture
-def proxy(broker: Broker) -> Iterator[FaultProxy]:
-    with FaultProxy(broker.host, broker.port) as made:
-        yield made
-
-
-@pytest.fixture
-def queue(broker: Broker) -> Iterator[str]:
-    """A name for a durable queue, which goes after the test."""
-    name = f"options-{uuid.uuid4().hex[:12]}"
-    yield name
-    with Client(broker.uri) as client:
-        client.delete_queue(name)
 
 
 def refusing(count: int) -> Any:

@@ -7,8 +7,6 @@ import random
 import threading
 import time
 import traceback
-import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -33,21 +31,6 @@ QUICK: dict[str, Any] = {
 }
 
 DEADLINE_S = 120.0
-
-
-@pytest.fixture
-def proxy(broker: Broker) -> Iterator[FaultProxy]:
-    with FaultProxy(broker.host, broker.port) as made:
-        yield made
-
-
-@pytest.fixture
-def queue(broker: Broker) -> Iterator[str]:
-    """A name for a durable queue, which goes after the test."""
-    name = f"client-{uuid.uuid4().hex[:12]}"
-    yield name
-    with Client(broker.uri) as client:
-        client.delete_queue(name)
 
 
 def drained(broker: Broker, queue: str) -> list[bytes]:

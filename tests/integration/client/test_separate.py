@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,21 +23,6 @@ QUICK: dict[str, Any] = {
 }
 APART: dict[str, Any] = {**QUICK, "separate_connections": True}
 DEADLINE_S = 120.0
-
-
-@pytest.fixture
-def proxy(broker: Broker) -> Iterator[FaultProxy]:
-    with FaultProxy(broker.host, broker.port) as made:
-        yield made
-
-
-@pytest.fixture
-def queue(broker: Broker) -> Iterator[str]:
-    """A name for a durable queue, which goes after the test."""
-    name = f"apart-{uuid.uuid4().hex[:12]}"
-    yield name
-    with Client(broker.uri) as client:
-        client.delete_queue(name)
 
 
 def publisher(client: Client, proxy: FaultProxy) -> Any:
