@@ -87,6 +87,9 @@ def _check(files: DataFrame) -> None:
     empty = files.where(nothing).select("run").head()
     if empty:
         raise PipelineError(f"{empty.run}: holds no benchmark results")
+    other = files.where("exists(rows, each -> each.results IS NULL)").select("run").head()
+    if other:
+        raise PipelineError(f"{other.run}: has rows without results: not a file of bench.py")
     twice = files.groupBy("run").count().where("count > 1").head()
     if twice:
         raise PipelineError(f"{twice.run}: two files of this name; they would be taken for one run")

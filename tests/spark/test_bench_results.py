@@ -172,6 +172,10 @@ def test_another_broker_of_the_same_run_can_be_the_base(
         ("no json", "bad: not a JSON object of benchmark results"),
         ("{}", "bad: holds no benchmark results"),
         ('{"format": 2, "rows": []}', "bad: result format 2, not 1"),
+        (
+            '{"rows": [{"name": "publish", "accepted": 1.0}]}',
+            "bad: has rows without results: not a file of bench.py",
+        ),
     ],
 )
 def test_what_is_no_result_file_is_named(

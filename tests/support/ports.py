@@ -31,7 +31,8 @@ def free_port() -> int:
     raise RuntimeError(f"all {BLOCK} ports of this process are in use")
 
 
-def _own_block() -> tuple[socket.socket, range]:
+def _own_block() -> range:
+    """Mark a block as this process's; nobody closes the mark before the process ends."""
     for first in range(FIRST, LAST, BLOCK):
         mark = socket.socket(socket.AF_UNIX)
         try:
@@ -39,15 +40,13 @@ def _own_block() -> tuple[socket.socket, range]:
         except OSError:
             mark.close()
             continue
-        return mark, range(first, first + BLOCK)
+        mark.detach()
+        return range(first, first + BLOCK)
     raise RuntimeError("every block of ports is taken by a test process")
 
 
 def _all_ports() -> Iterator[int]:
-    global _mark
-    _mark, block = _own_block()
-    yield from itertools.cycle(block)
+    yield from itertools.cycle(_own_block())
 
 
-_mark: socket.socket | None = None
 _ports = _all_ports()
