@@ -96,9 +96,8 @@ class ExchangeDef:
         return self.arguments.get("x-delayed-exchange") is True
 
 
-@dataclass(frozen=True, slots=True)
-class QueueDef:
-    """A durable queue, stream or MQTT session."""
+class QueueDef(NamedTuple):
+    """A durable queue, stream or MQTT session. A start makes one for each of very many."""
 
     name: str
     durable: bool = True
@@ -529,20 +528,24 @@ def _resume(data: bytes, start: int) -> int:
 def _arguments(layout: str, data: bytes, offset: int) -> tuple[list[Any], int]:
     """Follow the layout through the data; any length is checked before it is used."""
     values: list[Any] = []
-    for kind in layout:
-        head = _SIZE.size if kind == "t" else 1
-        if offset + head > len(data):
-            raise _DamagedError("record cut short")
-        if kind == "f":
-            values.append(data[offset])
-            offset += 1
-            continue
-        size = _SIZE.unpack_from(data, offset)[0] if kind == "t" else data[offset]
-        start, offset = offset + head, offset + head + size
-        if offset > len(data):
-            raise _DamagedError("record cut short")
-        content = data[start:offset]
-        values.append(content if kind == "t" else content.decode("utf-8", "surrogateescape"))
+    try:
+        for kind in layout:
+            if kind == "f":
+                values.append(data[offset])
+                offset += 1
+                continue
+            if kind == "t":
+                start = offset + _SIZE.size
+                offset = start + _SIZE.unpack_from(data, offset)[0]
+            else:
+                start = offset + 1
+                offset = start + data[offset]
+            if offset > len(data):
+                raise _DamagedError("record cut short")
+            content = data[start:offset]
+            values.append(content if kind == "t" else content.decode("utf-8", "surrogateescape"))
+    except (IndexError, struct.error):
+        raise _DamagedError("record cut short") from None
     return values, offset
 
 
@@ -596,12 +599,11 @@ class _Fold:
         self._forget(self._at.get(("source", name), ()))
 
     def _declare_queue(self, name: str, flags: int, arguments: FieldTable) -> None:
-        durable, exclusive, auto_delete = (flags & bit != 0 for bit in (2, 4, 8))
-        if exclusive:
+        if flags & 4:
             # Its connection is gone, so the queue is. Older releases wrote such queues.
             self._delete_queue(name, 0)
             return
-        self._queues[name] = QueueDef(name, durable, False, auto_delete, arguments)
+        self._queues[name] = QueueDef(name, flags & 2 != 0, False, flags & 8 != 0, arguments)
 
     def _delete_queue(self, name: str, _flags: int) -> None:
         self.deleted += 1

@@ -5,18 +5,21 @@ gets a name that no start takes for that of a queue, in the order in which new o
 it is removed. Called by `vhost/queue_files.py`, on the loop thread.
 """
 
+import re
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from lavinmq.files.directories import remove_tree
+from lavinmq.files.directories import matching, remove_tree
 from lavinmq.files.saving import Disk
 from lavinmq.process.log import Log
 
 DOOMED: Final = ".deleted-"
 """In the name of a directory that goes: no start takes it for that of a queue or virtual host."""
+
+_LEFT: Final = re.compile(f"[0-9a-f]{{40}}{re.escape(DOOMED)}.*", re.DOTALL)
 
 
 class DeletedFiles:
@@ -43,7 +46,7 @@ class DeletedFiles:
 
     def remove_left(self) -> None:
         """At the start: remove what a crash has left."""
-        for path in self._directory.glob("[0-9a-f]" * 40 + DOOMED + "*"):
+        for path in matching(self._directory, _LEFT):
             self.remove(path)
 
     def remove(self, doomed: Path) -> None:

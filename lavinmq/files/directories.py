@@ -5,6 +5,7 @@ Called by `vhost/vhost.py`. Source: docs/formats.md.
 
 import hashlib
 import os
+import re
 import time
 from pathlib import Path
 from typing import Final
@@ -37,6 +38,14 @@ def is_empty(path: str) -> bool:
             return not os.path.islink(path) and next(entries, None) is None
     except OSError:
         return False
+
+
+def matching(directory: Path, names: re.Pattern[str]) -> list[Path]:
+    """What has such a name in a directory, which may hold very many others."""
+    try:
+        return [directory / name for name in filter(names.fullmatch, os.listdir(directory))]
+    except FileNotFoundError:
+        return []
 
 
 def write_text(path: Name, text: str, changes: Changes) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Set
@@ -21,7 +22,7 @@ from lavinmq import _core
 from lavinmq.errors import ChannelError, ReplyCode
 from lavinmq.fieldtable import FieldTable, Timestamp
 from lavinmq.files.changes import Changes
-from lavinmq.files.directories import hashed
+from lavinmq.files.directories import hashed, matching
 from lavinmq.files.saving import Disk
 from lavinmq.files.whole import read_regular
 from lavinmq.process.log import Log
@@ -32,6 +33,7 @@ DEFAULT_HEADER: Final = "x-deduplication-header"
 FILE: Final = "dedup"
 """Name of a queue's file; that of an exchange has a hash of the exchange's name behind it."""
 
+_OF_EXCHANGES: Final = re.compile(f"{re.escape(FILE)}\\.[0-9a-f]{{40}}.*", re.DOTALL)
 _UINT32_MAX: Final = (1 << 32) - 1
 _MAX_FILE: Final = 128 << 20
 """Twice what the largest cache leaves behind."""
@@ -173,7 +175,7 @@ def remove(path: Path, changes: Changes) -> None:
 def remove_others(directory: Path, known: Set[Path], changes: Changes) -> Iterator[Path]:
     """Remove the files of exchanges that are no more. Gives those that stay: they do no harm before
     an exchange of that name is made."""
-    for path in directory.glob(f"{FILE}.{'[0-9a-f]' * 40}*"):
+    for path in matching(directory, _OF_EXCHANGES):
         if path not in known:
             try:
                 changes.unlink(path)

@@ -135,7 +135,7 @@ class DelayedExchanges:
         exchange.core.set_delayed(raw_key(exchange.name), queue.core)
         self._core.touch()
         if exchange.durable and not (is_new and is_beside):
-            self._files.load(queue)
+            self._files.load(queue, queue.directory)
         return queue
 
     def _queue_name(self, exchange: str) -> str:

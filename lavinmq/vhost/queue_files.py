@@ -211,9 +211,8 @@ class QueueFiles:
     def _tell_aside(self, name: str, aside: Path) -> None:
         self._log.warning("files of an earlier queue %r were left: now in %s", name, aside)
 
-    def load(self, queue: Queue) -> None:
+    def load(self, queue: Queue, directory: str) -> None:
         """Read what the directory of a durable queue holds, and make one where there is none."""
-        directory = queue.directory
         self._recorded.name_added()
         entries = self._entries_of(queue, directory)
         if self._is_paused(queue, directory, entries):

@@ -170,8 +170,11 @@ class VHost:
         )  # fmt: skip
 
     def _load_queue(self, stored: QueueDef) -> None:
-        queue = self._add_queue(stored.name, True, stored.auto_delete, None, stored.arguments)
-        self.files.load(queue)
+        directory = path_of(self.files.stored, stored.name, 0)
+        queue = self._add_queue(
+            stored.name, True, stored.auto_delete, None, stored.arguments, directory
+        )
+        self.files.load(queue, directory)
 
     def _add_built_in(self) -> None:
         absent = [(name, kind) for name, kind in BUILT_IN if name not in self.exchanges]
@@ -592,9 +595,9 @@ class VHost:
 
     def _add_queue(
         self, name: str, durable: bool, auto_delete: bool, owner: Owner | None,
-        arguments: FieldTable,
+        arguments: FieldTable, directory: str = "",
     ) -> Queue:  # fmt: skip
-        queue = self._new_queue(name, durable, auto_delete, owner, arguments)
+        queue = self._new_queue(name, durable, auto_delete, owner, arguments, directory)
         self._keys.give(queue)
         self.queues[name] = queue
         if owner is not None:
@@ -606,15 +609,15 @@ class VHost:
 
     def _new_queue(
         self, name: str, durable: bool, auto_delete: bool, owner: Owner | None,
-        arguments: FieldTable,
+        arguments: FieldTable, directory: str = "",
     ) -> Queue:  # fmt: skip
-        """A queue that nobody knows yet."""
+        """A queue that nobody knows yet. Args: directory: its path, of who has made it already."""
         stored = durable and owner is None
         root = self.files.stored if stored else self.files.transient
         life = 0 if stored else self.files.new_life()
         priority = arguments.get("x-max-priority")
         core = _core.Queue(
-            self._loop, path_of(root, name, life), self._segment_size, stored,
+            self._loop, directory or path_of(root, name, life), self._segment_size, stored,
             name=raw_key(name)[:255], vhost=self.core,
             max_priority=priority if type(priority) is int and 0 <= priority <= 255 else -1,
             is_stream=is_stream(arguments),
