@@ -8,7 +8,6 @@ C type an OverflowError; MemoryError is possible wherever something is made.
 """
 
 import asyncio
-import os
 import typing
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Self, final, type_check_only
@@ -143,8 +142,46 @@ def map_large_blocks() -> None:
     """Have the C library map memory blocks of 128 KiB and more one by one, for this whole process:
     cut from the heap, as it prefers after a while, what they leave is not given back."""
 
-def entries_in(path: str) -> dict[str, os.DirEntry[str]] | None:
+@final
+class Entry:
+    """A name in a directory, as `os.DirEntry` as far as a queue needs it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def size(self) -> int:
+        """Bytes of what it leads to; that of `.queue` was asked for with the list. Raises: OSError.
+        """
+
+    def is_file(self) -> bool:
+        """Whether it leads to a regular file. Raises: OSError."""
+
+    def is_dir(self) -> bool:
+        """Whether it leads to a directory. Raises: OSError."""
+
+def entries_in(path: str) -> dict[str, Entry] | None:
     """The entries of a directory by name; None: there is no such directory. Raises: OSError."""
+
+@final
+class Listing:
+    """The entries of directories that are all in one, and have names as those of queues have.
+
+    Args: directory: that they are in; names: in the order in which they will be wanted.
+    Raises: OSError when it cannot be opened; ValueError for other names.
+    """
+
+    def __init__(self, directory: str, names: list[str]) -> None: ...
+    def work(self) -> None:
+        """Look at what nobody has looked at yet, until all is or `stop` was called. In a thread."""
+
+    def stop(self) -> None:
+        """No more is wanted: threads end soon."""
+
+    def entries(self, at: int) -> dict[str, Entry] | None:
+        """The entries of a directory by name, once; None: it is not there. Waits for a thread that
+        is about to look at it, looks itself when there is none. Raises: OSError."""
 
 def sync_file_system(path: str) -> None:
     """Have all that was written to the file system of a directory on disk. Raises: OSError."""
@@ -1003,7 +1040,7 @@ class Queue:
 
     def load(
         self,
-        entries: dict[str, os.DirEntry[str]] | None = None,
+        entries: dict[str, Entry] | None = None,
         *,
         is_synced: bool = False,
         is_held: bool = False,

@@ -42,7 +42,7 @@ cdef class Queue:
 
     def __cinit__(self, Loop loop, str directory, int segment_size, bint durable, *,
                   bytes name=b"", Vhost vhost=None, int max_priority=-1, bint is_stream=False):
-        cdef bytes path = os.fsencode(directory), dirname, basename
+        cdef bytes path = PyUnicode_EncodeFSDefault(directory), dirname, basename
         cdef const char* place
         if len(path) > 4000:
             raise ValueError("directory path is too long")
@@ -59,7 +59,7 @@ cdef class Queue:
                 raise MemoryError()
             place, basename = self.q.levels.dirname, b"prio.000"
         else:
-            dirname, basename = os.path.split(path)
+            dirname, _, basename = path.rpartition(b"/")
             dirname = loop.dirnames.setdefault(dirname, dirname)
             place = dirname
         self.q.loop = &loop.t

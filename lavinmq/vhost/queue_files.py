@@ -38,8 +38,10 @@ from lavinmq.vhost.queue import Queue
 from lavinmq.vhost.recorded import Recorded
 from lavinmq.vhost.store_news import StoreNews
 
-Entries: TypeAlias = "dict[str, os.DirEntry[str]]"
+Entries: TypeAlias = "dict[str, _core.Entry]"
 """Of a directory, by name."""
+Look: TypeAlias = "Callable[[], Entries | None]"
+"""Tells what is in a directory; None: it is not there. Raises: OSError."""
 NAME_FILE: Final = ".queue"
 FEW_STREAMS: Final = 4
 """Whose files are synced one by one; one sync of the file system is cheaper than those of more."""
@@ -211,10 +213,12 @@ class QueueFiles:
     def _tell_aside(self, name: str, aside: Path) -> None:
         self._log.warning("files of an earlier queue %r were left: now in %s", name, aside)
 
-    def load(self, queue: Queue, directory: str) -> None:
-        """Read what the directory of a durable queue holds, and make one where there is none."""
+    def load(self, queue: Queue, directory: str, look: Look | None = None) -> None:
+        """Read what the directory of a durable queue holds, and make one where there is none. Args:
+        look: tells what is in it, if somebody knows."""
         self._recorded.name_added()
-        entries = self._entries_of(queue, directory)
+        look = look or partial(_core.entries_in, directory)
+        entries = self._entries_of(queue, directory, look)
         if self._is_paused(queue, directory, entries):
             queue.core.is_paused = True
         is_stream = queue.is_stream
@@ -263,12 +267,12 @@ class QueueFiles:
         self._news.report_damage(queue)
         self._keys.leave(queue)
 
-    def _entries_of(self, queue: Queue, directory: str) -> Entries | None:
+    def _entries_of(self, queue: Queue, directory: str, look: Look) -> Entries | None:
         """What is in the directory of a queue, which has a file with its name; None: the disk does
         not say."""
         entries: Entries | None = None
         try:
-            entries = _core.entries_in(directory)
+            entries = look()
             if entries is None:
                 entries = {}
                 self._disk.changes.make_directory(directory)
@@ -386,9 +390,9 @@ def _nothing() -> None:
     """It is synced before what somebody waits for."""
 
 
-def _is_named(queue: Queue, name: os.DirEntry[str] | None) -> bool:
+def _is_named(queue: Queue, name: _core.Entry | None) -> bool:
     """Whether the file with its name is there. A loss of power leaves none of the right length that
     is wrong, and nothing depends on it. Raises: OSError."""
     if name is None:
         return False
-    return name.stat().st_size == len(queue.name.encode("utf-8", "surrogateescape"))
+    return name.size == len(queue.name.encode("utf-8", "surrogateescape"))

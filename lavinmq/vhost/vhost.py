@@ -47,7 +47,7 @@ from lavinmq.vhost.new_queue import Declared, DeclaredExchange, NewQueue
 from lavinmq.vhost.operators import Operators
 from lavinmq.vhost.publishing import Publishing
 from lavinmq.vhost.queue import Actor, Owner, Queue, QueueConsumer, path_of
-from lavinmq.vhost.queue_files import QueueFiles
+from lavinmq.vhost.queue_files import Look, QueueFiles
 from lavinmq.vhost.recorded import Recorded, storing
 from lavinmq.vhost.replies import ReplyQueues
 from lavinmq.vhost.rules import VHostRules
@@ -155,7 +155,7 @@ class VHost:
         loading.load_exchanges(stored.exchanges, self._load_exchange, self.recorded, self._log)
         self._keys.load_exchanges(self.exchanges.values())
         self._add_built_in()
-        loading.load_queues(stored.queues, self._load_queue)
+        loading.load_queues(stored.queues, self.files.stored, self._load_queue)
         self.files.open_streams()
         loading.load_bindings(stored.bindings, self.bindings, self.recorded, self._log)
         self._delayed.release_left(list(self.exchanges.values()))
@@ -169,12 +169,11 @@ class VHost:
             stored.arguments,
         )  # fmt: skip
 
-    def _load_queue(self, stored: QueueDef) -> None:
-        directory = path_of(self.files.stored, stored.name, 0)
+    def _load_queue(self, stored: QueueDef, directory: str, look: Look) -> None:
         queue = self._add_queue(
             stored.name, True, stored.auto_delete, None, stored.arguments, directory
         )
-        self.files.load(queue, directory)
+        self.files.load(queue, directory, look)
 
     def _add_built_in(self) -> None:
         absent = [(name, kind) for name, kind in BUILT_IN if name not in self.exchanges]

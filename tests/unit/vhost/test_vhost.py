@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +15,7 @@ from lavinmq.fieldtable import EMPTY, FieldTable
 from lavinmq.files.definitions import DefinitionsFile
 from lavinmq.files.saving import Disk
 from lavinmq.process.portions import AT_ONCE
+from lavinmq.vhost import loading
 from lavinmq.vhost.exchange import Exchange, live_incoming
 from lavinmq.vhost.files import make_anew
 from lavinmq.vhost.queue import Queue
@@ -273,3 +275,30 @@ def test_a_new_virtual_host_is_opened_without_a_change_of_a_file(
 
     assert changes == []
     assert (made.directory / "transient").is_dir()
+
+
+@pytest.mark.parametrize("many", [1, 1_000_000])
+def test_all_queues_are_loaded_whoever_looks_into_their_directories(
+    tmp_path: Path, client: Client, events: FakeEvents, monkeypatch: pytest.MonkeyPatch, many: int
+) -> None:
+    monkeypatch.setattr(loading, "MANY", many)
+    names = {f"q{number}" for number in range(100)}
+    with closing(Bench(tmp_path, events)) as bench:
+        made = VHost("/", tmp_path, bench.loop, 4096, MAX_DELETED, "ring", events.call_soon)
+        made.open()
+        for name in names:
+            made.declare_queue(client, name, False, True, False, False, EMPTY)
+        gone, marked = (Path(made.queues[name].directory) for name in ("q7", "q8"))
+        made.close()
+        (gone / ".queue").unlink()
+        gone.rmdir()
+        (marked / "paused").touch()
+
+        again = VHost("/", tmp_path, bench.loop, 4096, MAX_DELETED, "ring", events.call_soon)
+        again.open()
+
+        assert set(again.queues) == names
+        assert [name for name, queue in again.queues.items() if queue.core.is_paused] == ["q8"]
+        assert (gone / ".queue").read_text() == "q7"
+        assert not [each for each in threading.enumerate() if each.name == "list"]
+        again.close()
