@@ -27,6 +27,7 @@ NEXT_KEY ?=
 REHEARSAL ?=
 ARCH ?=
 SANITIZER ?=
+INTERPRETER ?= 3.13t
 FREEZER ?=
 DESTDIR ?=
 LAYOUT ?= rpm
@@ -97,7 +98,7 @@ endif
 
 .PHONY: build run test test-needs nightly binary test-binary compare-binaries crash fuzz dev lint fmt bench bench-spark
 .PHONY: bench-all bench-hostile chaos simulate soak soak-client trial
-.PHONY: screenshots test-client
+.PHONY: screenshots test-client interpreter
 .PHONY: install deb rpm image sign-image wheel sbom repo keyring source publish reproduce test-packages lock clean help FORCE
 .PHONY: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs lint-pages vendor
 .DEFAULT_GOAL := build
@@ -202,6 +203,9 @@ test-packages: build $(DEVELOPED) $(EXECUTABLE)  ## install the packages into fr
 	PACKAGE_TESTS=1 $(IN_VENV) -m pytest -n 1 --timeout 1800 tests/packaging/test_deb.py tests/packaging/test_systems.py tests/packaging/test_rpm.py \
 		tests/packaging/test_image.py tests/packaging/test_wheel.py tests/packaging/test_migration.py \
 		tests/packaging/test_source.py tests/packaging/test_keyring.py $(ARGS)
+
+interpreter:  ## build one to try the client with, below build/interpreters: INTERPRETER=3.14t, SANITIZER=tsan
+	$(PYTHON) packaging/interpreters.py $(INTERPRETER) $(SANITIZER:%=--sanitizer %) --jobs $(JOBS)
 
 test-client:  ## build the client's wheel with PYTHON=python3.13, install it alone, run its tests; SANITIZER=tsan; needs make
 	$(PYTHON) packaging/client_alone.py $(SANITIZER:%=--sanitizer %) $(ARGS)

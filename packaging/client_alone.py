@@ -55,10 +55,32 @@ def try_out(broker: str, sanitizer: str, arguments: list[str]) -> int:
     left_out = lay_tests(place / "tests-alone", missing)
     _tell(f"{sys.version}", wheel.name, *(f"not tried: {each}" for each in left_out))
     environment = {**os.environ, "LAVINMQ_TEST_COMMAND": broker, "PYTHONPATH": ""}
+    findings = place / "findings"
+    shutil.rmtree(findings, ignore_errors=True)
+    if sanitizer:
+        environment["TSAN_OPTIONS"] = _options_of_tsan(findings)
     command = [str(python), "-m", "pytest", "-p", "no:cacheprovider", *arguments]
-    return subprocess.run(
-        command, cwd=place / "tests-alone", env=environment, check=False
-    ).returncode
+    done = subprocess.run(command, cwd=place / "tests-alone", env=environment, check=False)
+    return _told(findings) or done.returncode
+
+
+def _options_of_tsan(findings: Path) -> str:
+    """Have each process write what is found into a file: workers of pytest have no exit code that
+    anybody sees. An interpreter of interpreters.py has beside it what its authors know of."""
+    findings.mkdir()
+    options = [f"log_path={findings}/of", os.environ.get("TSAN_OPTIONS", "")]
+    known = Path(sys.base_prefix, "tsan-suppressions.txt")
+    if known.exists():
+        options.append(f"suppressions={known}")
+    return ":".join(filter(None, options))
+
+
+def _told(findings: Path) -> int:
+    """Print what a sanitizer has found; return 1 if that is anything."""
+    reports = sorted(findings.glob("of.*"))
+    for report in reports:
+        print(report.read_text(errors="replace"), file=sys.stderr)
+    return int(bool(reports))
 
 
 def lay_tests(tree: Path, missing: set[str]) -> list[str]:

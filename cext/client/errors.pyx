@@ -35,3 +35,7 @@ class DroppedError(PublishError):
     def __init__(self, reason=None):
         super().__init__(f"dropped: {getattr(reason, 'value', reason)}")
         self.reason = reason
+
+
+class SpilledError(PublishError):
+    """Its producer was closed; the message is in the file, and the next program sends it."""

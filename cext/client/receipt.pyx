@@ -17,8 +17,10 @@ cdef extern from *:
     #else
     #define CLIENT_OWNS_RECEIPTS 0
     #endif
+    #define CLIENT_LOOSE UINT64_MAX
     """
     enum: CLIENT_OWNS_RECEIPTS
+    const u64 LOOSE "CLIENT_LOOSE"  # the number of what is in no ring
 
 cdef class Ring
 
@@ -29,9 +31,10 @@ cdef enum:
     OUTCOME_NACKED = 3
     OUTCOME_RETURNED = 4
     OUTCOME_DROPPED = 5
-    N_OUTCOMES = 6
+    OUTCOME_SPILLED = 6         # a file has it, and another program is to send it
+    N_OUTCOMES = 7
 
-OUTCOMES = ("open", "confirmed", "sent", "nacked", "returned", "dropped")
+OUTCOMES = ("open", "confirmed", "sent", "nacked", "returned", "dropped", "spilled")
 
 
 @cython.no_gc
@@ -144,7 +147,7 @@ cdef class Receipt:
 
     @property
     def status(self):
-        """`buffered`, `sent`, `confirmed`, `nacked`, `returned` or `dropped`."""
+        """`buffered`, `sent`, `confirmed`, `nacked`, `returned`, `dropped` or `spilled`."""
         cdef Ring ring = self.owner()
         if ring is not None:
             with cython.critical_section(ring):
@@ -153,7 +156,10 @@ cdef class Receipt:
         return OUTCOMES[self.outcome]
 
     def value(self):
-        """The status of what has ended well. Raises: NackError, ReturnedError, DroppedError."""
+        """The status of what has ended well.
+
+        Raises: NackError, ReturnedError, DroppedError, SpilledError.
+        """
         if not self.done():
             raise ValueError("it has not ended yet")
         if self.outcome == OUTCOME_NACKED:
@@ -162,6 +168,8 @@ cdef class Receipt:
             raise ReturnedError(f"no queue took the message: {self.why}")
         if self.outcome == OUTCOME_DROPPED:
             raise DroppedError(self.why)
+        if self.outcome == OUTCOME_SPILLED:
+            raise SpilledError("the message is in the file of its producer, which was closed")
         return OUTCOMES[self.outcome]
 
     def result(self, timeout=None):

@@ -51,6 +51,7 @@ cdef enum:
     FLAG_AGAIN = 8              # it was sent before, on a connection that is gone
     FLAG_STAMPED = 16           # its number is in its properties already
     FLAG_FORWARDED = 32         # its body is a parcel
+    FLAG_FILED = 64             # it came out of a file, which has it until it has ended
 
 cdef enum:
     SLOTS_LEAST = 64
@@ -111,12 +112,14 @@ cdef class Ring:
     cdef readonly dict dropped_by  # how many were dropped, by reason
     cdef list ended             # receipts with callbacks to run
     cdef list outcomes          # what callbacks are to be told
+    cdef set loose              # receipts that somebody waits for, of messages that a file has
     cdef readonly u64 count     # messages held
     cdef readonly u64 n_bytes   # of their bodies, properties and targets
     cdef readonly u64 capacity
     cdef readonly u64 capacity_bytes
     cdef readonly u64 in_flight
     cdef readonly u64 published  # accepted so far
+    cdef u64 numbered           # how many numbers were written into properties
     cdef readonly u64 resent
     cdef readonly u64 nacks
     cdef readonly u64 unrouted  # forwarded ones that came back, to be sent again
@@ -133,6 +136,7 @@ cdef class Ring:
         self.dropped_by = {}
         self.ended = []
         self.outcomes = []
+        self.loose = set()
         self.low_tag = self.next_tag = 1
         self.is_awake = True
         self.born_ns = client_now()
@@ -250,7 +254,7 @@ cdef class Ring:
         return props, target, flags
 
     cdef bytes stamp(self, bytes props):
-        """A copy of properties with the number of the next message in place of each mark."""
+        """A copy of properties with the next number in place of each mark."""
         cdef Py_ssize_t n = PyBytes_GET_SIZE(props)
         cdef bytes mine = PyBytes_FromStringAndSize(PyBytes_AS_STRING(props), n)
         cdef bytes mark = SEQUENCE_MARK.encode()
@@ -259,11 +263,12 @@ cdef class Ring:
         cdef char* at
         cdef int i
         cdef u64 number
+        self.numbered += 1
         while True:
             at = <char*>client_find(p, end - p, PyBytes_AS_STRING(mark), MARK_BYTES)
             if at == NULL:
                 return mine
-            number = self.published
+            number = self.numbered - 1
             for i in range(MARK_BYTES):
                 at[MARK_BYTES - 1 - i] = b"0123456789abcdef"[number & 15]
                 number >>= 4
@@ -369,14 +374,22 @@ cdef class Ring:
                 self.rouse()
         return receipt
 
-    def add_spilled(self, bytes body, bytes props, bytes target, u8 flags, object receipt):
-        """Take one back from a file, with its number already in it; False when there is no room."""
+    def add_spilled(
+        self, bytes body, bytes props, bytes target, u8 flags, object receipt, bint is_counted
+    ):
+        """Take one back from a file, with its number already in it; False when there is no room.
+
+        Args: is_counted: it was accepted by this ring (`stamped`), and not by a program before.
+        """
         with cython.critical_section(self):
             if not self.fits(PyBytes_GET_SIZE(body)):
                 return False
             if receipt is not None:
                 (<Receipt?>receipt).first = self.tail
             self.put_message(body, props, target, flags | FLAG_STAMPED, receipt)
+            self.slots[(self.tail - 1) & self.mask].flags |= FLAG_FILED
+            self.published -= is_counted
+            self.loose.discard(receipt)
             self.rouse()
         return True
 
@@ -388,7 +401,6 @@ cdef class Ring:
         with cython.critical_section(self):
             if self.is_stamped:
                 props = self.stamp(props)
-            self.published += 1
         return props, (self.target if target is None else target), flags
 
     def refuse(self, bytes body, tuple prepared, reason):
@@ -397,7 +409,7 @@ cdef class Ring:
         receipt.n = receipt.n_failed = 1
         receipt.outcome = OUTCOME_DROPPED
         receipt.why = reason
-        receipt.first = 0xFFFFFFFFFFFFFFFF
+        receipt.first = LOOSE
         with cython.critical_section(self):
             self.published += 1
             self.counts[OUTCOME_DROPPED] += 1
@@ -408,12 +420,22 @@ cdef class Ring:
         return receipt
 
     def loose_receipt(self):
-        """The receipt of a message that is not in the ring yet."""
+        """The receipt of a message that a file has taken, and that is not in the ring yet."""
         cdef Receipt receipt = Receipt.__new__(Receipt)
         receipt.ring = self
-        receipt.first = 0xFFFFFFFFFFFFFFFF
+        receipt.first = LOOSE
         receipt.n = receipt.left = 1
+        with cython.critical_section(self):
+            self.published += 1
         return receipt
+
+    def leave_in_file(self, Receipt receipt):
+        """A message stays in its file, for another program to send."""
+        with cython.critical_section(self):
+            if receipt.first == LOOSE and receipt.left:
+                self.counts[OUTCOME_SPILLED] += 1
+                receipt.end(OUTCOME_SPILLED, None)
+            self.loose.discard(receipt)
 
     def batch(self):
         """A receipt for `add_many`; it ends no earlier than `seal` was called."""
@@ -827,7 +849,9 @@ cdef class Ring:
     cdef int hold(self, Receipt receipt) except -1:
         """Keep a receipt that somebody waits for."""
         cdef slot_t* s
-        if self.head <= receipt.first < self.tail:
+        if receipt.first == LOOSE:
+            self.loose.add(receipt)
+        elif self.head <= receipt.first < self.tail:
             s = self.slots + (receipt.first & self.mask)
             if s.receipt == <PyObject*>receipt and not s.flags & FLAG_HELD:
                 Py_INCREF(receipt)
@@ -871,12 +895,17 @@ cdef class Ring:
         return n
 
     def give_up(self, reason):
-        """End all that is held; return how many."""
+        """End all that is held, which a file still has or is dropped; return how many."""
         cdef u64 seq, n = 0
+        cdef slot_t* s
         with cython.critical_section(self):
             for seq in range(self.head, self.tail):
-                if seq >= self.head and self.slots[seq & self.mask].state != SLOT_FREE:
-                    self.finish(seq, OUTCOME_DROPPED, reason)
+                s = self.slots + (seq & self.mask)
+                if seq >= self.head and s.state != SLOT_FREE:
+                    if s.flags & FLAG_FILED:
+                        self.finish(seq, OUTCOME_SPILLED, None)
+                    else:
+                        self.finish(seq, OUTCOME_DROPPED, reason)
                     n += 1
             self.in_flight = 0
         return n

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         NackError,
         PublishError,
         ReturnedError,
+        SpilledError,
     )
     from lavinmq.client.metrics import Metrics
     from lavinmq.client.pool import ConnectionPool
@@ -41,6 +42,7 @@ _HOMES = {
     "errors": (
         "BufferFullError", "ChannelClosed", "ClientConnectionError", "ClosedError", "ConfigError",
         "ConfirmTimeout", "DroppedError", "Error", "NackError", "PublishError", "ReturnedError",
+        "SpilledError",
     ),
     "metrics": ("Metrics",),
     "pool": ("ConnectionPool",),
@@ -82,6 +84,7 @@ __all__ = [
     "Receipt",
     "ReturnedError",
     "RingBuffer",
+    "SpilledError",
 ]
 
 if not TYPE_CHECKING:  # with it in sight, a type checker takes any name for one of ours

@@ -11,6 +11,7 @@ from lavinmq.client._engine import (
     ProtocolViolation,
     PublishError,
     ReturnedError,
+    SpilledError,
     TooLarge,
     ValueNotEncodable,
 )
@@ -38,6 +39,8 @@ __all__ = [
     "ResourceLocked",
     "ReturnedError",
     "RpcTimeout",
+    "SpillDamaged",
+    "SpilledError",
     "TooLarge",
     "UnsupportedContentEncoding",
     "UnsupportedContentType",
@@ -55,6 +58,10 @@ class ClosedError(Error):
 
 class BufferFullError(PublishError):
     """There was no room for a message within the time its policy allows."""
+
+
+class SpillDamaged(Error):
+    """Messages in the file of a producer cannot be read; the text names what is kept of them."""
 
 
 class ConfirmTimeout(PublishError, TimeoutError):

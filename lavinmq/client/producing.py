@@ -12,8 +12,7 @@ import contextlib
 import re
 import threading
 import uuid
-import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +27,7 @@ from lavinmq.client.errors import (
     ConfigError,
     ConfirmTimeout,
     NotFound,
+    SpillDamaged,
 )
 from lavinmq.client.link import Chan, Link
 from lavinmq.client.spill import Spill
@@ -76,6 +76,9 @@ class BaseProducer(_engine.Ring, Member):
         self._timer: asyncio.TimerHandle | None = None
         self._spill: Spill | None = None
         self._spill_lock = threading.Lock()
+        self._is_refill_due = False
+        self._spill_error: OSError | None = None
+        """Why the file could not be read, or be told what is done, when that was tried last."""
         defaults: dict[str, Any] = {"delivery_mode": 2, **(properties or {})}
         if config.deduplicate:
             self._identify(defaults)
@@ -101,7 +104,8 @@ class BaseProducer(_engine.Ring, Member):
         if policy is BufferPolicy.SPILL and config.spill_directory is not None:
             name = re.sub(r"[^\w.-]", "_", f"{exchange}-{queue or routing_key}")
             self._spill = Spill(Path(config.spill_directory) / name, config.spill_bytes)
-            self._spill.receipts.extend([None] * self._spill.count)
+            for text in self._spill.damaged:
+                core.tell("error", SpillDamaged(text))
         self._renew_accepting()
 
     def _identify(self, defaults: dict[str, Any]) -> None:
@@ -245,17 +249,25 @@ class BaseProducer(_engine.Ring, Member):
 
     def _spilled(self, body: bytes, prepared: Prepared) -> Receipt:
         """Append to the file; from then on all go there, until it is empty: the order stays."""
-        assert self._spill is not None
         with self._spill_lock:
-            self.accepting = False
+            spill = self._spill
+            if spill is None:
+                raise self._error or ClosedError("the producer was closed")
             props, target, flags = self.stamped(prepared)
-            receipt = self.loose_receipt()
-            self._spill.receipts.append(weakref.ref(receipt))
-            if not self._spill.append(flags, props, target, body):
-                self._spill.receipts.pop()
+            try:
+                number = spill.append(flags, props, target, body)
+                if number is None:
+                    raise BufferFullError(f"the spill holds {self.config.spill_bytes} bytes")
+            except OSError as error:
+                raise BufferFullError(f"the spill takes nothing: {error}") from error
+            finally:
                 self._renew_accepting()
-                raise BufferFullError(f"the spill holds {self.config.spill_bytes} bytes")
-        self.wake()
+            receipt = self.loose_receipt()
+            spill.receipts[number] = receipt
+            # Once until the loop has looked: threads write faster than it would be woken.
+            is_first, self._is_refill_due = not self._is_refill_due, True
+        if is_first:
+            self.wake()
         return receipt
 
     def _refill(self) -> None:
@@ -264,15 +276,14 @@ class BaseProducer(_engine.Ring, Member):
         if spill is None or (not spill.count and self.accepting):
             return
         with self._spill_lock:
-            while spill.count and (found := spill.read()):
+            self._is_refill_due = False
+            while found := spill.read():
                 (flags, props, target, body), place = found
-                known = spill.receipts[0] if spill.receipts else None
-                receipt = known() if known is not None else None
+                receipt = spill.receipts.get(spill.n_taken)
+                is_counted = spill.n_taken >= spill.n_before
                 number = self.last
-                if not self.add_spilled(body, props, target, flags, receipt):
+                if not self.add_spilled(body, props, target, flags, receipt, is_counted):
                     break
-                if spill.receipts:
-                    spill.receipts.popleft()
                 spill.advance(place)
                 spill.places.append((number, place))
             self._renew_accepting()
@@ -287,6 +298,35 @@ class BaseProducer(_engine.Ring, Member):
         if place is not None:
             with self._spill_lock:
                 spill.done(place)
+
+    def _spill_on(self, steps: Iterable[Callable[[], None]]) -> None:
+        """Do something with the file; if the disk fails, tell it once, and the poll tries again."""
+        try:
+            for step in steps:
+                step()
+            self._spill_error = None
+        except OSError as error:
+            is_new, self._spill_error = self._spill_error is None, error
+            if is_new:
+                self._tell_error(error)
+
+    def _leave_spill(self) -> None:
+        """Let go of the file; what it holds is the next program's."""
+        if self._spill is None:
+            return
+        self._spill_on((self._check_spill,))
+        with self._spill_lock:
+            spill, self._spill = self._spill, None
+            spill.close()
+        for receipt in list(spill.receipts.values()):
+            self.leave_in_file(receipt)
+
+    def forked(self, error: Exception) -> None:
+        """In the child of a fork: what is here is the parent's, its file too."""
+        self._error, self.accepting = error, False
+        spill, self._spill = self._spill, None  # no lock: who had it is not in this process
+        if spill is not None:
+            spill.close()
 
     # ---- in the loop: the connection
 
@@ -355,6 +395,7 @@ class BaseProducer(_engine.Ring, Member):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._leave_spill()
         is_late = isinstance(cause.__cause__, ConfirmTimeout)
         self.give_up(DropReason.CONFIRM_TIMEOUT if is_late else DropReason.CLOSED)
         self.progressed()
@@ -362,15 +403,11 @@ class BaseProducer(_engine.Ring, Member):
             ready()
         self._watchers.clear()
         self.has_room(always=True)
-        if self._spill is not None:
-            with self._spill_lock:
-                self._spill.close()
-                self._spill = None
 
     def send(self, out: _engine.Output, most: int) -> None:
         """Make frames of what waits."""
         if self._spill is not None:
-            self._refill()
+            self._spill_on((self._refill,))
         self.pump(out, most, DropReason.TOO_LARGE, DropReason.TTL_EXPIRED)
         retry_in = self.retry_in
         if retry_in is not None and self._timer is None:
@@ -391,8 +428,7 @@ class BaseProducer(_engine.Ring, Member):
             self._failures = 0
             self.window = self.config.max_in_flight
         if self._spill is not None:
-            self._check_spill()
-            self._refill()
+            self._spill_on((self._check_spill, self._refill))
         if self._watchers:
             first = self.first
             if self._spill is None or not self._spill.count:
@@ -431,7 +467,7 @@ class BaseProducer(_engine.Ring, Member):
 
     def tick(self, is_blocked: bool) -> None:
         """The health poll comes by. Raises: ConfirmTimeout for a broker that does not answer."""
-        if self.expire(DropReason.TTL_EXPIRED):
+        if self.expire(DropReason.TTL_EXPIRED) or self._spill_error is not None:
             self.progressed()
         timeout = self.config.confirm_timeout
         if timeout is not None and not is_blocked and self.oldest_flight > timeout:

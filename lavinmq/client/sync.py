@@ -483,9 +483,10 @@ class Client(Face):
         error = ClosedError("the process was forked: make a client of its own")
         for core in self._together.cores:
             for member in core.members:
-                member._error = error  # type: ignore[attr-defined]
                 if isinstance(member, Producer):
-                    member.accepting = False
+                    member.forked(error)
+                else:
+                    member._error = error  # type: ignore[attr-defined]
             link = core.link
             sock = link.transport.get_extra_info("socket") if link and link.transport else None
             if sock is not None and sock.fileno() >= 0:

@@ -166,7 +166,7 @@ def test_what_was_not_taken_before_a_loss_comes_once(
             wait_for(lambda: consumer.unacked == 20, "all have come")
             proxy.cut()
             wait_for(lambda n=n: client.metrics().reconnects == n, "reconnected")  # type: ignore[misc]
-        found = []
+        found: list[bytes] = []
         while len(found) < 20 and (message := consumer.get(10)):
             found.append(message.body)
             assert message.ack()

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,7 @@ def test_a_connection_outlives_its_tokens(trusting: Broker, issuer: Issuer) -> N
         given.append(time.time())
         return str(issuer.token(scope=ALL, exp=time.time() + 2))
 
-    options = {"auth": "token", "token": token, "token_interval": 0.5}
+    options: dict[str, Any] = {"auth": "token", "token": token, "token_interval": 0.5}
     with Client(place(trusting), **options) as client:
         producer = client.producer("renewed")
         first = time.time() + 2
@@ -90,7 +91,7 @@ def test_a_function_that_fails_is_told_and_asked_again(trusting: Broker, issuer:
     assert isinstance(errors[0].__cause__, LookupError)
 
 
-@pytest.mark.parametrize("token", [lambda: b"bytes", lambda: {}["missing"]])
+@pytest.mark.parametrize("token", [lambda: b"bytes", lambda: [][1]])
 def test_a_first_connection_without_a_token_says_why(
     trusting: Broker, token: Callable[[], str]
 ) -> None:

@@ -93,7 +93,7 @@ def test_external_takes_the_certificate_for_the_user(
 ) -> None:
     who = authority.issue("carol")
     url = f"amqps://localhost:{tls_broker.server.tls_port}/?auth=external"
-    options = {"cacertfile": str(authority.path), "certfile": str(who.cert)}
+    options: dict[str, Any] = {"cacertfile": str(authority.path), "certfile": str(who.cert)}
     with Client(url, keyfile=str(who.key), **options) as client:
         there_and_back(client)
 

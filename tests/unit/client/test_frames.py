@@ -30,7 +30,7 @@ SOME = (
 
 def cut(*pieces: bytes, frame_max: int = frames.FRAME_MAX) -> list[frames.Frame]:
     reader = frames.Reader(frame_max)
-    found = []
+    found: list[frames.Frame] = []
     for piece in pieces:
         reader.feed(piece)
         found += iter(reader.next, None)

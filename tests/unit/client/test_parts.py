@@ -1,4 +1,4 @@
-"""Small parts of the client: what is imported, spills, codecs, topology, WebSocket, figures."""
+"""Small parts of the client: what is imported, codecs, topology, WebSocket, figures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import zlib
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +15,8 @@ from hypothesis import strategies as st
 
 from lavinmq.client import MessageBuffer, RingBuffer, _engine, codecs, errors, websocket
 from lavinmq.client.core import ALLOWED
-from lavinmq.client.errors import ConfigError, Error
+from lavinmq.client.errors import Error
 from lavinmq.client.metrics import Metrics
-from lavinmq.client.spill import Spill
 from lavinmq.client.topology import BindingSpec, ExchangeSpec, QueueSpec, Topology
 from lavinmq.client.values import ConnectionState
 from tests.support import client_frames as frames
@@ -54,110 +52,6 @@ def test_closed_is_the_only_end_of_the_states() -> None:
         ConnectionState.CLOSING,
         ConnectionState.CLOSED,
     ]
-
-
-# ---- spills
-
-
-def record(n: int) -> tuple[int, bytes, bytes, bytes]:
-    return n % 2, b"props%d" % n, b"\x00\x01q", b"body %d" % n
-
-
-def taken(spill: Spill, most: int = 1 << 30) -> list[Any]:
-    found: list[Any] = []
-    while len(found) < most and (each := spill.read()):
-        found.append(each)
-        spill.advance(each[1])
-    return found
-
-
-def test_a_spill_gives_back_in_order(tmp_path: Path) -> None:
-    spill = Spill(tmp_path, 1 << 20)
-    for n in range(50):
-        assert spill.append(*record(n))
-
-    assert [each for each, _ in taken(spill)] == [record(n) for n in range(50)]
-    assert spill.count == 0
-    spill.close()
-
-
-def test_another_program_finds_what_was_not_done(tmp_path: Path) -> None:
-    spill = Spill(tmp_path, 1 << 20)
-    for n in range(10):
-        spill.append(*record(n))
-    places = taken(spill, 6)
-    spill.done(places[3][1])
-    spill.close()
-
-    again = Spill(tmp_path, 1 << 20)
-    assert again.count == 6
-    assert [each for each, _ in taken(again)] == [record(n) for n in range(4, 10)]
-    again.close()
-
-
-@pytest.mark.parametrize("damage", ["cut", "flipped"])
-def test_a_record_that_is_damaged_ends_its_segment(tmp_path: Path, damage: str) -> None:
-    spill = Spill(tmp_path, 1 << 20)
-    for n in range(5):
-        spill.append(*record(n))
-    spill.close()
-    [path] = tmp_path.glob("*.spill")
-    data = bytearray(path.read_bytes())
-    if damage == "cut":
-        del data[-3:]
-    else:
-        data[-3] ^= 1
-    path.write_bytes(data)
-
-    again = Spill(tmp_path, 1 << 20)
-    assert [each for each, _ in taken(again)] == [record(n) for n in range(4)]
-    again.append(*record(9))
-    assert [each for each, _ in taken(again)] == [record(9)]
-    again.close()
-
-
-def test_segments_that_are_done_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lavinmq.client.spill.SEGMENT_BYTES", 500)
-    spill = Spill(tmp_path, 1 << 20)
-    for n in range(100):
-        spill.append(*record(n))
-        if n % 3 == 0:
-            [(_, place)] = taken(spill, 1)
-            spill.done(place)
-    before = len(list(tmp_path.glob("*.spill")))
-    found = taken(spill)
-    spill.done(found[-1][1])
-
-    assert [each for each, _ in found] == [record(n) for n in range(34, 100)]
-    assert before > 2 and len(list(tmp_path.glob("*.spill"))) == 1
-    assert spill.append(*record(100)) and taken(spill)[0][0] == record(100)
-    spill.close()
-
-
-def test_a_spill_is_bounded_and_one_programs(tmp_path: Path) -> None:
-    spill = Spill(tmp_path, 200)
-    assert [spill.append(0, b"", b"", b"x" * 80) for _ in range(3)] == [True, True, False]
-    with pytest.raises(ConfigError, match="in use"):
-        Spill(tmp_path, 200)
-    spill.close()
-
-
-@given(st.data())
-def test_whatever_a_crash_leaves_is_read_or_cut(data: st.DataObject) -> None:
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as directory:
-        spill = Spill(Path(directory), 1 << 20)
-        for n in range(5):
-            spill.append(*record(n))
-        spill.close()
-        path = Path(directory, f"{0:010}.spill")
-        raw = path.read_bytes()
-        path.write_bytes(raw[: data.draw(st.integers(0, len(raw)))] + data.draw(st.binary()))
-        again = Spill(Path(directory), 1 << 20)
-        found = [each for each, _ in taken(again)]
-        again.close()
-    assert found == [record(n) for n in range(len(found))][: len(found)]
 
 
 # ---- codecs

@@ -279,7 +279,7 @@ def test_what_comes_out_of_a_file_and_what_is_published_share_a_ring() -> None:
             props, target, flags = ring.stamped((None, None, 0))
             receipt = ring.loose_receipt()
             receipt.add_done_callback(lambda done: ended.append(done.status))
-            while not ring.add_spilled(b"spilled", props, target, flags, receipt):
+            while not ring.add_spilled(b"spilled", props, target, flags, receipt, True):
                 pause()
             while ring.publish(b"published") is None:
                 pause()
