@@ -1,19 +1,63 @@
-"""Declaring, binding and deleting, as coroutines for both fronts."""
+"""Declaring, binding and deleting, as coroutines for both fronts; and exchanges by their types."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Coroutine, Mapping
+from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from lavinmq.client._engine import Message
 from lavinmq.client.channel import QueueInfo
 from lavinmq.client.core import Core
 from lavinmq.client.topology import BindingSpec, ExchangeSpec, QueueSpec
 
+R_co = TypeVar("R_co", covariant=True)
 Table = Mapping[str, Any] | None
 
 
-class Declaring:
+class ExchangeOptions(TypedDict, total=False):
+    """How an exchange is declared."""
+
+    durable: bool
+    auto_delete: bool
+    internal: bool
+    arguments: Table
+
+
+class ExchangesByType(Generic[R_co]):
+    """Exchanges of the types that AMQP has; `exchange` is a front's, and takes any type."""
+
+    def exchange(
+        self,
+        name: str,
+        kind: str = "direct",
+        *,
+        durable: bool = True,
+        auto_delete: bool = False,
+        internal: bool = False,
+        passive: bool = False,
+        arguments: Table = None,
+    ) -> R_co:
+        """Declare an exchange."""
+        raise NotImplementedError
+
+    def direct_exchange(self, name: str, **options: Unpack[ExchangeOptions]) -> R_co:
+        """Declare an exchange that routes by the whole routing key."""
+        return self.exchange(name, "direct", **options)
+
+    def fanout_exchange(self, name: str, **options: Unpack[ExchangeOptions]) -> R_co:
+        """Declare an exchange that routes to all that is bound."""
+        return self.exchange(name, "fanout", **options)
+
+    def topic_exchange(self, name: str, **options: Unpack[ExchangeOptions]) -> R_co:
+        """Declare an exchange that routes by patterns of words, `*` and `#`."""
+        return self.exchange(name, "topic", **options)
+
+    def headers_exchange(self, name: str, **options: Unpack[ExchangeOptions]) -> R_co:
+        """Declare an exchange that routes by headers."""
+        return self.exchange(name, "headers", **options)
+
+
+class Declaring(ExchangesByType[Coroutine[Any, Any, None]]):
     """What a client does with queues and exchanges; what it declares is restored."""
 
     def __init__(self, core: Core) -> None:

@@ -30,7 +30,7 @@ from lavinmq.client.channel import AsyncChannel, QueueInfo
 from lavinmq.client.config import Config
 from lavinmq.client.consuming import BaseConsumer
 from lavinmq.client.core import Core
-from lavinmq.client.declaring import Declaring
+from lavinmq.client.declaring import Declaring, ExchangesByType
 from lavinmq.client.errors import BufferFullError, ClosedError, ConfirmTimeout
 from lavinmq.client.face import (
     CONSUMER_OPTIONS,
@@ -352,7 +352,7 @@ class Consumer(BaseConsumer):
         self.close()
 
 
-class Client(Face):
+class Client(Face, ExchangesByType[None]):
     """A connection that comes back, its producers and its consumers.
 
     Args: url: `amqp://user:password@host1,host2/vhost?option=value`, by default `AMQP_URL` of the

@@ -48,6 +48,7 @@ def test_the_tree_has_all_that_its_module_is_made_of_and_nothing_of_the_broker(t
 
     assert {"pyproject.toml", "setup.py", "README.md", "LICENSE", "VERSION"} <= files
     assert {"cext/client/ring.pyx", "cext/base/table.pyx", "cext/bytes.pxd"} <= files
+    assert {"lavinmq/client/py.typed", "lavinmq/client/_engine.pyi"} <= files
     assert "lavinmq/client/kombu/transport.py" in files
     assert "lavinmq/__init__.py" not in files
     assert not any(name.startswith(("cext/queue", "lavinmq/vhost")) for name in files)

@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,6 +37,19 @@ def test_promises_are_kept_through_all_faults(broker: Broker, mode: str, is_apar
     check(broker.host, broker.port, "%2F", name, mode, separate_connections=is_apart)
     with Client(broker.uri) as client:
         client.delete_queue(name)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("mode", ["confirm", "fire_and_forget"])
+def test_promises_are_kept_by_way_of_a_file(broker: Broker, mode: str, tmp_path: Path) -> None:
+    """With room for a few messages in memory, most go by the spill."""
+    name = f"faults-{uuid.uuid4().hex[:12]}"
+    spill: dict[str, Any] = {"buffer_policy": "spill", "spill_directory": str(tmp_path)}
+    check(broker.host, broker.port, "%2F", name, mode, buffer_size=10, **spill)
+    with Client(broker.uri) as client:
+        client.delete_queue(name)
+    [segment] = tmp_path.glob("*/*.spill")
+    assert segment.stat().st_size > 0
 
 
 @pytest.mark.nightly

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import random
 import sys
 import threading
@@ -584,3 +585,136 @@ def test_what_is_sent_first_is_always_the_oldest_that_is_open(steps: list[str]) 
             side.ring.reset()
             side.connect()
             tag, last = 0, confirmed - 1
+
+
+class Reference:
+    """A ring of three messages, two of them in flight, as a list: what the engine has to do."""
+
+    def __init__(self) -> None:
+        self.open: list[tuple[bytes, bool]] = []
+        """Bodies in order, and whether a file has them, too."""
+        self.sent: dict[bytes, int] = {}
+        """Those in flight, by their tags."""
+        self.ended: dict[bytes, str] = {}
+        self.n = 0
+        self.tag = 1
+
+    def take(self, is_filed: bool) -> bytes | None:
+        """One more, if there is room."""
+        if len(self.open) == 3:
+            return None
+        self.n += 1
+        self.open.append((b"%d" % self.n, is_filed))
+        return self.open[-1][0]
+
+    def send(self) -> list[bytes]:
+        """Those whose turn it is."""
+        found: list[bytes] = []
+        for body, _ in self.open:
+            low = min(self.sent.values(), default=self.tag)
+            if body not in self.sent and len(self.sent) < 2 and self.tag - low <= 4:
+                self.sent[body] = self.tag
+                self.tag += 1
+                found.append(body)
+        return found
+
+    def end(self, body: bytes, outcome: str) -> None:
+        """One has ended."""
+        self.sent.pop(body, None)
+        self.open = [each for each in self.open if each[0] != body]
+        self.ended[body] = outcome
+
+    def lose(self) -> None:
+        """The connection is gone."""
+        self.sent, self.tag = {}, 1
+
+
+STEPS = ("publish", "file", "send", "ack newest", "ack all", "nack oldest", "lose", "drop")
+
+
+class Twins:
+    """The engine and the list, which do the same."""
+
+    def __init__(self) -> None:
+        self.reference, self.ended = Reference(), dict[bytes, str]()
+        self.side = Side(capacity=3, max_in_flight=2, retry_nacks=False)
+        for outcome in ("confirmed", "nacked", "dropped", "spilled"):
+            self.side.ring.want(outcome)
+
+    def take(self, is_filed: bool) -> None:
+        """A message comes, from a program or out of a file."""
+        body = self.reference.take(is_filed)
+        given = body or b"none"
+        if is_filed:
+            was_taken = self.side.ring.add_spilled(given, b"\0\0", b"\0\1q", 0, None, False)
+        else:
+            was_taken = self.side.ring.publish(given) is not None
+        assert was_taken == (body is not None)
+
+    def drop(self) -> None:
+        """The oldest that was not sent goes."""
+        waiting = [body for body, _ in self.reference.open if body not in self.reference.sent]
+        assert self.side.ring.drop_oldest("full") == bool(waiting)
+        if waiting:
+            self.reference.end(waiting[0], "dropped")
+
+    def answer(self, step: str) -> None:
+        """The broker says something of those in flight."""
+        tags = self.reference.sent
+        if not tags:
+            return
+        newest, oldest = max(tags, key=tags.__getitem__), min(tags, key=tags.__getitem__)
+        if step == "nack oldest":
+            self.side.refuse(tags[oldest])
+            self.reference.end(oldest, "nacked")
+            return
+        self.side.confirm(tags[newest], step == "ack all")
+        for body in list(tags) if step == "ack all" else [newest]:
+            self.reference.end(body, "confirmed")
+
+    def do(self, step: str) -> None:
+        """One step, and what came of it."""
+        if step in ("publish", "file"):
+            self.take(step == "file")
+        elif step == "send":
+            assert self.side.send() == self.reference.send()
+        elif step == "lose":
+            self.side.ring.reset()
+            self.side.connect()
+            self.reference.lose()
+        elif step == "drop":
+            self.drop()
+        else:
+            self.answer(step)
+        self.compare()
+
+    def compare(self) -> None:
+        """Whether both are the same."""
+        for outcome, message, _ in self.side.ring.take_outcomes():
+            assert message.body not in self.ended, "it ended twice"
+            self.ended[message.body] = outcome
+        assert self.ended == self.reference.ended
+        assert self.side.ring.count == len(self.reference.open)
+        assert self.side.ring.in_flight == len(self.reference.sent)
+
+    def close(self) -> None:
+        """What is left ends."""
+        for body, is_filed in list(self.reference.open):
+            self.reference.end(body, "spilled" if is_filed else "dropped")
+        self.side.ring.give_up("closed")
+        self.compare()
+        assert self.side.ring.n_bytes == 0
+
+
+@pytest.mark.parametrize("length", [5, pytest.param(7, marks=pytest.mark.nightly)])
+def test_every_short_history_is_what_a_list_would_do(length: int) -> None:
+    """Not some histories: all of that length, whose first step is a message."""
+    for first in STEPS[:2]:
+        for rest in itertools.product(STEPS, repeat=length - 1):
+            twins = Twins()
+            try:
+                for step in (first, *rest):
+                    twins.do(step)
+                twins.close()
+            except AssertionError as error:
+                raise AssertionError(f"{first}, {', '.join(rest)}") from error
