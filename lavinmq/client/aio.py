@@ -112,7 +112,7 @@ class AsyncProducer(BaseProducer):
         """There is something to send."""
         if self._chan is not None:
             self._chan.link.wake()
-        elif self._spill is not None:
+        elif self._reserve is not None:
             self.core.loop.call_soon(self.progressed)
 
     def future_of(self, receipt: Receipt) -> asyncio.Future[None]:

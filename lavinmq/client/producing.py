@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
-import threading
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +28,8 @@ from lavinmq.client.errors import (
     SpillDamaged,
 )
 from lavinmq.client.link import Chan, Link
-from lavinmq.client.spill import Spill
+from lavinmq.client.reserve import Reserve
+from lavinmq.client.spill import Spill, name_for
 from lavinmq.client.values import BufferPolicy, DropReason, PublishMode
 
 ROUNDS: Final = 2
@@ -74,11 +73,7 @@ class BaseProducer(_engine.Ring, Member):
         self._probe_until = -1
         self._closing = False
         self._timer: asyncio.TimerHandle | None = None
-        self._spill: Spill | None = None
-        self._spill_lock = threading.Lock()
-        self._is_refill_due = False
-        self._spill_error: OSError | None = None
-        """Why the file could not be read, or be told what is done, when that was tried last."""
+        self._reserve: Reserve | None = None
         defaults: dict[str, Any] = {"delivery_mode": 2, **(properties or {})}
         if config.deduplicate:
             self._identify(defaults)
@@ -102,11 +97,12 @@ class BaseProducer(_engine.Ring, Member):
             tracing.check()
             self.is_traced = True
         if policy is BufferPolicy.SPILL and config.spill_directory is not None:
-            name = re.sub(r"[^\w.-]", "_", f"{exchange}-{queue or routing_key}")
-            self._spill = Spill(Path(config.spill_directory) / name, config.spill_bytes)
-            for text in self._spill.damaged:
+            name = name_for(exchange, routing_key if queue is None else queue)
+            spill = Spill(Path(config.spill_directory) / name, config.spill_bytes)
+            for text in spill.damaged:
                 core.tell("error", SpillDamaged(text))
-        self._renew_accepting()
+            self._reserve = Reserve(self, spill, self._tell_error)
+        self.renew_accepting()
 
     def _identify(self, defaults: dict[str, Any]) -> None:
         """Give each message an id that stays, however often it is sent."""
@@ -121,7 +117,12 @@ class BaseProducer(_engine.Ring, Member):
     @property
     def buffer_size(self) -> int:
         """Messages held: those that wait, and those in flight."""
-        return self.count + (self._spill.count if self._spill else 0)
+        return self.count + self.spilled
+
+    @property
+    def spilled(self) -> int:
+        """Messages that are in the file alone."""
+        return self._reserve.count if self._reserve is not None else 0
 
     @property
     def buffer_capacity(self) -> int:
@@ -198,8 +199,8 @@ class BaseProducer(_engine.Ring, Member):
             raise self._error or ClosedError("the producer was closed")
         if self._is_down():
             return self._refused(body, prepared, DropReason.DISCONNECTED)
-        if self._spill is not None:
-            return self._spilled(body, prepared)
+        if self._reserve is not None:
+            return self._reserve.put(body, prepared)
         if self.policy is BufferPolicy.DROP_NEWEST:
             return self._refused(body, prepared, DropReason.BUFFER_FULL)
         if self.policy is BufferPolicy.DROP_OLDEST:
@@ -236,97 +237,17 @@ class BaseProducer(_engine.Ring, Member):
         self._endings()
         return receipt
 
-    def _renew_accepting(self) -> None:
+    def renew_accepting(self) -> None:
         """Whether a publish may go the short way."""
         self.accepting = (
-            self._error is None
-            and not self._closing
-            and not self._is_down()
-            and (self._spill is None or self._spill.count == 0)
+            self._error is None and not self._closing and not self._is_down() and not self.spilled
         )
-
-    # ---- spilling
-
-    def _spilled(self, body: bytes, prepared: Prepared) -> Receipt:
-        """Append to the file; from then on all go there, until it is empty: the order stays."""
-        with self._spill_lock:
-            spill = self._spill
-            if spill is None:
-                raise self._error or ClosedError("the producer was closed")
-            props, target, flags = self.stamped(prepared)
-            try:
-                number = spill.append(flags, props, target, body)
-                if number is None:
-                    raise BufferFullError(f"the spill holds {self.config.spill_bytes} bytes")
-            except OSError as error:
-                raise BufferFullError(f"the spill takes nothing: {error}") from error
-            finally:
-                self._renew_accepting()
-            receipt = self.loose_receipt()
-            spill.receipts[number] = receipt
-            # Once until the loop has looked: threads write faster than it would be woken.
-            is_first, self._is_refill_due = not self._is_refill_due, True
-        if is_first:
-            self.wake()
-        return receipt
-
-    def _refill(self) -> None:
-        """Take back from the file what there is room for."""
-        spill = self._spill
-        if spill is None or (not spill.count and self.accepting):
-            return
-        with self._spill_lock:
-            self._is_refill_due = False
-            while found := spill.read():
-                (flags, props, target, body), place = found
-                receipt = spill.receipts.get(spill.n_taken)
-                is_counted = spill.n_taken >= spill.n_before
-                number = self.last
-                if not self.add_spilled(body, props, target, flags, receipt, is_counted):
-                    break
-                spill.advance(place)
-                spill.places.append((number, place))
-            self._renew_accepting()
-
-    def _check_spill(self) -> None:
-        """Note in the file what is with the broker."""
-        spill, place = self._spill, None
-        if spill is None:
-            return
-        while spill.places and spill.places[0][0] < self.first:
-            place = spill.places.popleft()[1]
-        if place is not None:
-            with self._spill_lock:
-                spill.done(place)
-
-    def _spill_on(self, steps: Iterable[Callable[[], None]]) -> None:
-        """Do something with the file; if the disk fails, tell it once, and the poll tries again."""
-        try:
-            for step in steps:
-                step()
-            self._spill_error = None
-        except OSError as error:
-            is_new, self._spill_error = self._spill_error is None, error
-            if is_new:
-                self._tell_error(error)
-
-    def _leave_spill(self) -> None:
-        """Let go of the file; what it holds is the next program's."""
-        if self._spill is None:
-            return
-        self._spill_on((self._check_spill,))
-        with self._spill_lock:
-            spill, self._spill = self._spill, None
-            spill.close()
-        for receipt in list(spill.receipts.values()):
-            self.leave_in_file(receipt)
 
     def forked(self, error: Exception) -> None:
         """In the child of a fork: what is here is the parent's, its file too."""
         self._error, self.accepting = error, False
-        spill, self._spill = self._spill, None  # no lock: who had it is not in this process
-        if spill is not None:
-            spill.close()
+        if self._reserve is not None:
+            self._reserve.forked()
 
     # ---- in the loop: the connection
 
@@ -345,14 +266,14 @@ class BaseProducer(_engine.Ring, Member):
         self._chan = chan
         self.attach(chan.number, link.frame_max)
         link.senders[chan.number] = self
-        self._renew_accepting()
+        self.renew_accepting()
         link.wake()
 
     def leave(self, cause: Exception) -> None:
         """The connection is gone: what is unconfirmed waits for the next one."""
         self._chan = None
         self.reset()
-        self._renew_accepting()
+        self.renew_accepting()
         self.progressed()
 
     def _on_close(self, chan: Chan, error: Exception) -> None:
@@ -395,7 +316,8 @@ class BaseProducer(_engine.Ring, Member):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._leave_spill()
+        if self._reserve is not None:
+            self._reserve.close()
         is_late = isinstance(cause.__cause__, ConfirmTimeout)
         self.give_up(DropReason.CONFIRM_TIMEOUT if is_late else DropReason.CLOSED)
         self.progressed()
@@ -406,8 +328,8 @@ class BaseProducer(_engine.Ring, Member):
 
     def send(self, out: _engine.Output, most: int) -> None:
         """Make frames of what waits."""
-        if self._spill is not None:
-            self._spill_on((self._refill,))
+        if self._reserve is not None:
+            self._reserve.look()
         self.pump(out, most, DropReason.TOO_LARGE, DropReason.TTL_EXPIRED)
         retry_in = self.retry_in
         if retry_in is not None and self._timer is None:
@@ -427,11 +349,11 @@ class BaseProducer(_engine.Ring, Member):
             self._probe_until = -1
             self._failures = 0
             self.window = self.config.max_in_flight
-        if self._spill is not None:
-            self._spill_on((self._check_spill, self._refill))
+        if self._reserve is not None:
+            self._reserve.look()
         if self._watchers:
             first = self.first
-            if self._spill is None or not self._spill.count:
+            if not self.spilled:
                 ready = [each for each in self._watchers if each[0] <= first]
                 self._watchers = [each for each in self._watchers if each[0] > first]
                 for _, call in ready:
@@ -467,7 +389,8 @@ class BaseProducer(_engine.Ring, Member):
 
     def tick(self, is_blocked: bool) -> None:
         """The health poll comes by. Raises: ConfirmTimeout for a broker that does not answer."""
-        if self.expire(DropReason.TTL_EXPIRED) or self._spill_error is not None:
+        is_broken = self._reserve is not None and self._reserve.error is not None
+        if self.expire(DropReason.TTL_EXPIRED) or is_broken:
             self.progressed()
         timeout = self.config.confirm_timeout
         if timeout is not None and not is_blocked and self.oldest_flight > timeout:
@@ -475,7 +398,7 @@ class BaseProducer(_engine.Ring, Member):
 
     def watch(self, call: Callable[[], None]) -> None:
         """Call once all that was accepted so far has ended; in the loop."""
-        is_empty = self.count == 0 and (self._spill is None or not self._spill.count)
+        is_empty = self.count == 0 and not self.spilled
         if is_empty or self._error is not None:
             call()
             return
@@ -486,7 +409,7 @@ class BaseProducer(_engine.Ring, Member):
         future: asyncio.Future[None] = self.core.loop.create_future()
         self.watch(lambda: _end(future))
         await future
-        if self._spill is not None and self._error is None:
+        if self._reserve is not None and self._error is None:
             # What came out of the file meanwhile has got its number later.
             future = self.core.loop.create_future()
             self.watch(lambda: _end(future))
@@ -505,7 +428,7 @@ class BaseProducer(_engine.Ring, Member):
             await chan.close()
 
     async def _drain_for_good(self) -> None:
-        while self.count or (self._spill is not None and self._spill.count):
+        while self.buffer_size:
             watching = self.core.spawn(self._watched())
             if not self.count:
                 self.progressed()

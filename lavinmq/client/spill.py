@@ -18,7 +18,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import os
+import re
 import struct
 import weakref
 import zlib
@@ -50,8 +52,11 @@ class Spill:
 
     def __init__(self, directory: Path, limit: int) -> None:
         self._directory, self._limit = directory, limit
-        directory.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(directory / "lock", FLAGS, 0o600)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(directory / "lock", FLAGS, 0o600)
+        except OSError as error:
+            raise ConfigError(f"spill directory {directory} cannot be made: {error}") from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -232,6 +237,12 @@ class Spill:
             if descriptor >= 0:
                 os.close(descriptor)
         self._file = self._done = self._lock = -1
+
+
+def name_for(exchange: str, routing_key: str) -> str:
+    """A directory's name for a target: one that people can read, and no other target has."""
+    digest = hashlib.sha256(f"{exchange}\0{routing_key}".encode()).hexdigest()[:16]
+    return re.sub(r"[^\w.-]", "_", f"{exchange}-{routing_key}")[:60] + f"-{digest}"
 
 
 def _sum_of(data: bytes) -> bytes:

@@ -103,7 +103,7 @@ class Producer(BaseProducer):
     def _woken(self) -> None:
         if self._chan is not None:
             self._chan.link.pump()
-        elif self._spill is not None:
+        elif self._reserve is not None:
             self.progressed()
 
     def wait_for(self, receipt: Receipt, timeout: float | None) -> None:

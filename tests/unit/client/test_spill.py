@@ -155,6 +155,21 @@ def test_a_spill_is_bounded_and_one_programs(tmp_path: Path) -> None:
     Spill(tmp_path, 200).close()
 
 
+def test_each_target_has_a_directory_of_its_own() -> None:
+    targets = [("", "a/b"), ("", "a_b"), ("a-b", "c"), ("a", "b-c"), ("", ".."), ("", "ü" * 127),
+               ("x" * 255, "y" * 255), ("x" * 255, "z" * 255)]  # fmt: skip
+    names = {spills.name_for(*target) for target in targets}
+
+    assert len(names) == len(targets)
+    assert all("/" not in name and len(name.encode()) < 256 and len(name) > 2 for name in names)
+
+
+def test_a_directory_that_cannot_be_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="file/here"):
+        Spill(tmp_path / "file" / "here", LIMIT)
+
+
 def test_files_of_others_in_its_directory_stay(tmp_path: Path) -> None:
     (tmp_path / "notes.spill").write_text("mine")
     filled(tmp_path, 3)
