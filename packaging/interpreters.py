@@ -22,7 +22,7 @@ sys.path.append(str(Path(__file__).resolve().parent / "freeze"))
 import fetch
 
 PLACE = fetch.ROOT / "build/interpreters"
-SUITES = {"3.11": "bookworm", "3.13": "trixie", "3.14": "forky"}
+SUITES = {"3.11": "bookworm", "3.13": "trixie", "3.14": "sid"}
 """Of Debian, that has the sources of a version."""
 FREE, SANITIZED = ["--disable-gil"], ["--with-thread-sanitizer"]
 OPT = "-DNDEBUG -O1 -Wall"
