@@ -58,13 +58,13 @@ def try_out(broker: str, sanitizer: str, arguments: list[str]) -> int:
     findings = place / "findings"
     shutil.rmtree(findings, ignore_errors=True)
     if sanitizer:
-        environment["TSAN_OPTIONS"] = _options_of_tsan(findings)
+        environment["TSAN_OPTIONS"] = options_of_tsan(findings)
     command = [str(python), "-m", "pytest", "-p", "no:cacheprovider", *arguments]
     done = subprocess.run(command, cwd=place / "tests-alone", env=environment, check=False)
-    return _told(findings) or done.returncode
+    return told(findings) or done.returncode
 
 
-def _options_of_tsan(findings: Path) -> str:
+def options_of_tsan(findings: Path) -> str:
     """Have each process write what is found into a file: workers of pytest have no exit code that
     anybody sees. An interpreter of interpreters.py has beside it what its authors know of."""
     findings.mkdir()
@@ -75,7 +75,7 @@ def _options_of_tsan(findings: Path) -> str:
     return ":".join(filter(None, options))
 
 
-def _told(findings: Path) -> int:
+def told(findings: Path) -> int:
     """Print what a sanitizer has found; return 1 if that is anything."""
     reports = sorted(findings.glob("of.*"))
     for report in reports:

@@ -61,3 +61,24 @@ def test_tests_are_laid_out_without_the_broker_and_what_is_left_out_is_told(tmp_
         "tests/unit/client/test_values.py (pamqp is not to be had)",
     ]
     assert not (tmp_path / "tests/unit/client/test_values.py").exists()
+
+
+def test_what_a_sanitizer_finds_is_told_and_fails_the_run(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker of pytest may find it, whose exit code nobody sees."""
+    monkeypatch.setenv("TSAN_OPTIONS", "history_size=7")
+    monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
+    (tmp_path / "tsan-suppressions.txt").touch()
+    findings = tmp_path / "findings"
+    options = client_alone.options_of_tsan(findings).split(":")
+    assert options == [
+        f"log_path={findings}/of",
+        "history_size=7",
+        f"suppressions={tmp_path}/tsan-suppressions.txt",
+    ]
+    assert client_alone.told(findings) == 0
+
+    (findings / "of.4711").write_text("WARNING: ThreadSanitizer: data race")
+    assert client_alone.told(findings) == 1
+    assert "data race" in capfd.readouterr().err

@@ -357,3 +357,26 @@ def test_programs_that_are_killed_lose_nothing_that_a_file_had(
     assert len(in_file) > 50, "most went by the file"
     assert sorted(found) == found and len(set(found)) == len(found)
     assert set(in_file) <= set(found)
+
+
+def test_one_in_the_file_that_the_broker_does_not_take_is_dropped_alone(
+    broker: Broker, queue: str, tmp_path: Path
+) -> None:
+    """Though the program that put it there has gone."""
+    place = {"spill_directory": str(tmp_path), **OPTIONS}
+    with Client(NOBODY, fail_fast=False, close_timeout=0.1, **place) as client:
+        producer = client.producer(queue, buffer_size=1)
+        for n in range(7):
+            producer.publish(b"%d" % n, **({"user_id": "somebody else"} if n == 4 else {}))
+    dropped: list[tuple[bytes, DropReason]] = []
+    with Client(broker.uri, **place) as client:
+        producer = client.producer(queue, buffer_size=2)
+        producer.on_drop(lambda message, reason: dropped.append((message.body, reason)))
+        producer.publish(b"7")
+        producer.flush(20)
+
+        wait_for(lambda: bool(dropped), "it is told")
+        assert dropped == [(b"4", DropReason.FLUSH_RETRY_EXCEEDED)]
+        assert list(dict.fromkeys(received(client, queue))) == [1, 2, 3, 5, 6, 7]
+    with Client(broker.uri, **place) as client:
+        assert client.producer(queue).buffer_size == 0, "nothing comes again"
