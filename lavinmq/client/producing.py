@@ -101,8 +101,8 @@ class BaseProducer(_engine.Ring, Member):
             spill = Spill(Path(config.spill_directory) / name, config.spill_bytes)
             for text in spill.damaged:
                 core.tell("error", SpillDamaged(text))
-            self._reserve = Reserve(self, spill, self._tell_error)
-        self.renew_accepting()
+            self._reserve = Reserve(self, spill, self._renew_accepting, self._tell_error)
+        self._renew_accepting()
 
     def _identify(self, defaults: dict[str, Any]) -> None:
         """Give each message an id that stays, however often it is sent."""
@@ -237,7 +237,7 @@ class BaseProducer(_engine.Ring, Member):
         self._endings()
         return receipt
 
-    def renew_accepting(self) -> None:
+    def _renew_accepting(self) -> None:
         """Whether a publish may go the short way."""
         self.accepting = (
             self._error is None and not self._closing and not self._is_down() and not self.spilled
@@ -266,14 +266,14 @@ class BaseProducer(_engine.Ring, Member):
         self._chan = chan
         self.attach(chan.number, link.frame_max)
         link.senders[chan.number] = self
-        self.renew_accepting()
+        self._renew_accepting()
         link.wake()
 
     def leave(self, cause: Exception) -> None:
         """The connection is gone: what is unconfirmed waits for the next one."""
         self._chan = None
         self.reset()
-        self.renew_accepting()
+        self._renew_accepting()
         self.progressed()
 
     def _on_close(self, chan: Chan, error: Exception) -> None:

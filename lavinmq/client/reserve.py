@@ -14,17 +14,26 @@ from lavinmq.client.errors import BufferFullError, ClosedError
 from lavinmq.client.spill import Spill
 
 if TYPE_CHECKING:
-    from lavinmq.client._engine import Receipt
-    from lavinmq.client.producing import BaseProducer, Prepared
+    from lavinmq.client._engine import Receipt, Ring
+
+Prepared = tuple[bytes | None, bytes | None, int]
 
 
 class Reserve:
-    """The file of one producer. Args: failed: is told of a disk that does not work, once."""
+    """The file of one producer.
+
+    Args: changed: is told when it is empty, or is not any more; failed: of a disk that does not
+    work, once.
+    """
 
     def __init__(
-        self, producer: BaseProducer, spill: Spill, failed: Callable[[OSError], None]
+        self,
+        ring: Ring,
+        spill: Spill,
+        changed: Callable[[], None],
+        failed: Callable[[OSError], None],
     ) -> None:
-        self._producer, self._failed = producer, failed
+        self._ring, self._changed, self._failed = ring, changed, failed
         self._spill: Spill | None = spill
         self._lock = threading.Lock()
         self._is_due = False
@@ -40,7 +49,7 @@ class Reserve:
 
     def put(self, body: bytes, prepared: Prepared) -> Receipt:
         """Append a message. Raises: BufferFullError, ClosedError."""
-        ring = self._producer
+        ring = self._ring
         with self._lock:
             spill = self._spill
             if spill is None:
@@ -49,11 +58,11 @@ class Reserve:
             try:
                 number = spill.append(flags, props, target, body)
                 if number is None:
-                    raise BufferFullError(f"the spill holds {ring.config.spill_bytes} bytes")
+                    raise BufferFullError(f"the spill holds {spill.limit} bytes")
             except OSError as error:
                 raise BufferFullError(f"the spill takes nothing: {error}") from error
             finally:
-                ring.renew_accepting()
+                self._changed()
             receipt = ring.loose_receipt()
             spill.receipts[number] = receipt
             # Once until the loop has looked: threads write faster than it would be woken.
@@ -78,7 +87,7 @@ class Reserve:
         spill, place = self._spill, None
         if spill is None:
             return
-        first = self._producer.first
+        first = self._ring.first
         while spill.places and spill.places[0][0] < first:
             place = spill.places.popleft()[1]
         if place is not None:
@@ -86,7 +95,7 @@ class Reserve:
                 spill.done(place)
 
     def _refill(self) -> None:
-        spill, ring = self._spill, self._producer
+        spill, ring = self._spill, self._ring
         if spill is None or (not spill.count and ring.accepting):
             return
         with self._lock:
@@ -100,7 +109,7 @@ class Reserve:
                     break
                 spill.advance(place)
                 spill.places.append((number, place))
-            ring.renew_accepting()
+            self._changed()
 
     def close(self) -> None:
         """Let go of the file; what it holds is the next program's, and who waits hears so."""
@@ -114,7 +123,7 @@ class Reserve:
             spill, self._spill = self._spill, None
             spill.close()
         for receipt in list(spill.receipts.values()):
-            self._producer.leave_in_file(receipt)
+            self._ring.leave_in_file(receipt)
 
     def forked(self) -> None:
         """In the child of a fork: the file is the parent's."""

@@ -51,7 +51,7 @@ class Spill:
     """One producer's file of messages. Raises: OSError where the disk fails, ConfigError."""
 
     def __init__(self, directory: Path, limit: int) -> None:
-        self._directory, self._limit = directory, limit
+        self._directory, self.limit = directory, limit
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(directory / "lock", FLAGS, 0o600)
@@ -156,7 +156,7 @@ class Spill:
         """
         content = FIELDS.pack(flags, len(props), len(target)) + props + target + body
         data = HEAD.pack(len(content), zlib.crc32(content)) + content
-        if self.n_bytes + len(data) > self._limit:
+        if self.n_bytes + len(data) > self.limit:
             return None
         if self._sizes[self._last] >= SEGMENT_BYTES:
             self._roll()
