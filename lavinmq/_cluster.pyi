@@ -246,6 +246,10 @@ class Peer:
     def lag_s(self) -> float:
         """Seconds since it has told of something new on its disk, if it owes anything; else 0."""
 
+    @property
+    def silent_s(self) -> float:
+        """Seconds since it has said anything."""
+
 class Follower:
     """Makes the leader's changes again, below a data directory.
 
@@ -264,18 +268,23 @@ class Follower:
         is_lazy: bool = False,
         is_lenient: bool = False,
         in_blocks: bool = False,
+        beats: bool = False,
     ) -> tuple[Literal["there", "lost", "full", "refused", "garbled", "disk"], str]:
         """Do what comes by a connection, or the descriptor of a socket, until it ends, and say why.
         In a thread of its own.
 
         Args: until: it ends there, once that is on disk; is_lazy: nobody waits for what is on disk;
         is_lenient: what was changed before that position may have been copied already; in_blocks:
-        the stream comes so.
+        the stream comes so; beats: the leader wants to hear that this node is there (`beat`).
         Returns: "there": it may go on with the same connection; "lost": the connection; "full": the
         disk has no room for the next change; "refused": what came could not be done, the files are
         between two states; "garbled": a block makes no sense, of which nothing was done; "disk":
         nobody knows what is on it; each with a reason for people.
         """
+
+    def beat(self) -> bool:
+        """Say that this node is there, also while the thread that runs this waits for its disk.
+        From another thread, and without waiting. Returns: whether it was said."""
 
     def sync(self) -> None:
         """Have all that was done on disk. Not while it runs. Raises: OSError."""

@@ -26,7 +26,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -37,6 +37,7 @@ from pamqp import commands
 
 from perf import measure, starts
 from tests.support.cluster import Cluster, ClusterNode
+from tests.support.links import DOWN, UP
 from tests.support.nursery import broker_command
 from tests.support.wire import Wire, WireClosed, WireTimeout, encode_publish
 
@@ -64,10 +65,10 @@ class Load(NamedTuple):
 
 
 @contextmanager
-def nodes(n: int) -> Iterator[Cluster]:
-    """So many, in sync; one alone is no cluster at all."""
+def nodes(n: int, *, is_linked: bool = False) -> Iterator[Cluster]:
+    """So many, in sync; one alone is no cluster at all. Args: is_linked: they can be cut off."""
     with tempfile.TemporaryDirectory(dir=PLACE) as place:
-        cluster = Cluster(Path(place), n, lease_ttl_s=4)
+        cluster = Cluster(Path(place), n, lease_ttl_s=4, is_linked=is_linked)
         for each in cluster.nodes:
             each.command = broker_command()  # a new process, as elsewhere, and no fork
         if n > SINGLE:
@@ -133,10 +134,17 @@ def loads(name: str, reps: int, seconds: int) -> None:
 # ---- faults
 
 
-def until_confirmed(cluster: Cluster, since: float) -> float:
-    """Publish through any node until one message is confirmed. Returns: seconds since then."""
+def until_confirmed(
+    cluster: Cluster, since: float, nodes: Sequence[ClusterNode] = ()
+) -> float:  # fmt: skip
+    """Publish through any node until one message is confirmed. Returns: seconds since then.
+
+    Args: nodes: through these, else any.
+    """
     while time.monotonic() - since < PATIENCE_S:
-        for node in [each for each in cluster.nodes if each.is_running() and not each.is_paused]:
+        for node in nodes or cluster.nodes:
+            if not node.is_running() or node.is_paused:
+                continue
             with suppress(*ENDED), Wire.open(node.port) as wire:
                 wire.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
                 wire.publish(1, "", QUEUE, b"x" * 16, PERSISTENT)
@@ -164,6 +172,29 @@ def paused(cluster: Cluster) -> float:
     return took
 
 
+def cut(cluster: Cluster) -> float:
+    """Nothing passes between the leader and the others, nor between it and etcd."""
+    leader = cluster.leader()
+    assert leader.etcd_link is not None
+    began = time.monotonic()
+    leader.etcd_link.hold()
+    return _cut_from_nodes(cluster, leader, began)
+
+
+def cut_from_followers(cluster: Cluster) -> float:
+    """Nothing passes between the leader and the others; what is in between answers for them."""
+    return _cut_from_nodes(cluster, cluster.leader(), time.monotonic())
+
+
+def _cut_from_nodes(cluster: Cluster, leader: ClusterNode, began: float) -> float:
+    for each in cluster.nodes:
+        if each is not leader:
+            cluster.cut_nodes(leader, each, UP, DOWN)
+    took = until_confirmed(cluster, began, [each for each in cluster.nodes if each is not leader])
+    cluster.heal()
+    return took
+
+
 def handed_over(cluster: Cluster) -> float:
     """SIGTERM of the leader."""
     leader = cluster.leader()
@@ -184,14 +215,15 @@ def all_killed(cluster: Cluster) -> float:
 
 
 FAULTS: Final[dict[str, Callable[[Cluster], float]]] = {
-    "killed": killed, "handed-over": handed_over, "all-killed": all_killed, "stopped": paused,
+    "killed": killed, "handed-over": handed_over, "all": all_killed, "stopped": paused,
+    "cut": cut, "cut-from-followers": cut_from_followers,
 }  # fmt: skip
 
 
 def faults(name: str, times: int, n_queues: int) -> None:
     """A row of faults: for how long nothing was confirmed."""
     took = []
-    with nodes(3) as cluster:
+    with nodes(3, is_linked=name.startswith("cut")) as cluster:
         if n_queues:
             starts.declare(cluster.leader().http_port, n_queues)
             cluster.whole()

@@ -9,10 +9,12 @@
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t c_send "send"(int fd, const void* p, size_t n, int flags)
     ssize_t c_recv "recv"(int fd, void* p, size_t n, int flags)
+    int c_shutdown "shutdown"(int fd, int how)
     enum:
         MSG_DONTWAIT
         MSG_MORE
         MSG_NOSIGNAL
+        SHUT_RDWR
 
 cdef extern from "<poll.h>" nogil:
     struct pollfd:

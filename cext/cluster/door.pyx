@@ -212,7 +212,7 @@ cdef class Peer:
         if compression is not None:
             self.p.is_in_blocks, self.p.pack.mode = True, _PACKING[compression]
         self.p.cursor = self.p.given = self.p.acked = self.p.began = position
-        self.p.acked_ns = clock_ns()
+        self.p.heard_ns = clock_ns()
         pthread_mutex_lock(&f.lock)
         is_there = f.ring.first <= position <= f.ring.head
         if is_there:
@@ -311,6 +311,15 @@ cdef class Peer:
         pthread_mutex_unlock(&self.feed.f.lock)
         return (clock_ns() - behind) / 1e9 if behind else 0.0
 
+    @property
+    def silent_s(self) -> float:
+        """Seconds since it has said anything."""
+        cdef i64 heard
+        pthread_mutex_lock(&self.feed.f.lock)
+        heard = self.p.heard_ns
+        pthread_mutex_unlock(&self.feed.f.lock)
+        return (clock_ns() - heard) / 1e9
+
 
 cdef class Follower:
     """Makes the leader's changes again. See the stub."""
@@ -321,6 +330,7 @@ cdef class Follower:
         cdef int i
         self.w.apply.root = -1
         self.w.apply.touches.fd = touches
+        pthread_mutex_init(&self.w.lock, NULL)
         ring.use()
         self.ring = ring
         raw = os.fsencode(root)
@@ -337,6 +347,7 @@ cdef class Follower:
 
     def __dealloc__(self):
         self.close()
+        pthread_mutex_destroy(&self.w.lock)
 
     def close(self) -> None:
         """Let go of the files, and of the ring. Not while it runs. Idempotent."""
@@ -373,7 +384,7 @@ cdef class Follower:
         return position_hear(&self.w.common)
 
     def run(self, sock, u64 until=0, bint is_lazy=False, bint is_lenient=False,
-            bint in_blocks=False) -> tuple:
+            bint in_blocks=False, bint beats=False) -> tuple:
         """Do what comes by a connection until it ends. See the stub."""
         cdef int end, error
         if self.w.apply.files == NULL:
@@ -386,8 +397,13 @@ cdef class Follower:
         self.w.is_lazy = is_lazy
         self.w.unpack.is_on = in_blocks
         with nogil:
+            self.w.may_beat = beats
             end = follow_run(&self.w)
             error = errno
+            # Who runs this may close the connection next.
+            pthread_mutex_lock(&self.w.lock)
+            self.w.may_beat = False
+            pthread_mutex_unlock(&self.w.lock)
             if end != FOLLOW_THERE:
                 # Of what has come in part there is nothing.
                 position_tell(&self.ring.r.head, self.w.applied)
@@ -403,6 +419,10 @@ cdef class Follower:
             kind = "refused" if end == FOLLOW_REFUSED else "full"
             return (kind, os.fsdecode(<bytes>self.w.apply.why))
         return ("disk", os.strerror(error))
+
+    def beat(self) -> bool:
+        """Say that this node is there. See the stub."""
+        return follow_beat(&self.w)
 
     def sync(self) -> None:
         """Have all that was done on disk. Raises OSError. Not while it runs."""

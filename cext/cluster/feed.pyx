@@ -10,6 +10,7 @@ cdef extern from "<pthread.h>" nogil:
         pass
     int pthread_mutex_init(pthread_mutex_t* lock, const void* attributes)
     int pthread_mutex_lock(pthread_mutex_t* lock)
+    int pthread_mutex_trylock(pthread_mutex_t* lock)
     int pthread_mutex_unlock(pthread_mutex_t* lock)
     int pthread_mutex_destroy(pthread_mutex_t* lock)
 
@@ -58,7 +59,7 @@ cdef struct peer_t:             # a follower that is connected
     u64 cursor                  # position up to which the kernel has it
     u64 given                   # position up to which the follower may have it: not before that
     u64 acked                   # position up to which it is on the follower's disk
-    i64 acked_ns                # when it said so last
+    i64 heard_ns                # when it said anything last
     i64 behind_ns               # since when it has been owing an answer, 0 = it owes none
     wire_t wire
     packer_t pack

@@ -4,6 +4,8 @@
 # What comes goes into the ring first, where it stays for others to have if this node leads one day.
 # It is synced when the leader asks (ENTRY_MARK), for all that has come by then, and else after a
 # moment or a lot.
+# Whoever is at the disk for long is there all the same: another thread says so meanwhile
+# (follow_beat), under the lock that the connection has for that.
 # Called by door.pyx, without the GIL; other threads hear of its positions meanwhile.
 
 cdef enum:
@@ -37,11 +39,14 @@ cdef struct follow_t:
     flag_t is_lazy              # nobody waits for what is on disk
     i64 synced_ns               # when that was so last
     i64 heard_ns                # when something came last
+    pthread_mutex_t lock        # of the wire
+    flag_t may_beat             # it runs, by a connection whose leader knows beats
 
 
 cdef int follow_ack(follow_t* w) noexcept nogil:
     """Sync, and say what is on disk by now. -1, or a follow_end_t."""
     cdef u8 ack[8]
+    cdef bint is_sent
     if apply_sync(&w.apply):
         return FOLLOW_UNSYNCED_END
     w.synced_ns = clock_ns()
@@ -49,9 +54,29 @@ cdef int follow_ack(follow_t* w) noexcept nogil:
         return -1
     position_tell(&w.synced, w.applied)
     put_le64(ack, w.synced)
-    if not channel_send_all(&w.wire, ack, 8, FOLLOW_ACK_MS):
+    pthread_mutex_lock(&w.lock)
+    is_sent = channel_send_all(&w.wire, ack, 8, FOLLOW_ACK_MS)
+    pthread_mutex_unlock(&w.lock)
+    if not is_sent:
         return FOLLOW_LOST
     return FOLLOW_THERE if w.stop_at and w.synced >= w.stop_at else -1
+
+
+cdef bint follow_beat(follow_t* w) noexcept nogil:
+    """Say once more what is on disk: this node is there. In another thread than the one that
+    follows, and without waiting for it. Whether it went; else the connection is in use."""
+    cdef u8 ack[8]
+    cdef ssize_t k = 0
+    if pthread_mutex_trylock(&w.lock):
+        return False
+    if w.may_beat:
+        put_le64(ack, position_hear(&w.synced))
+        k = channel_send(&w.wire, ack, 8, False)
+        if k != 8:
+            # Nobody takes anything any more; and what begins otherwise must not come behind it.
+            c_shutdown(w.wire.fd, SHUT_RDWR)
+    pthread_mutex_unlock(&w.lock)
+    return k == 8
 
 
 cdef void follow_note(touched_t* t, const u8* p, u64 position) noexcept nogil:
@@ -107,13 +132,27 @@ cdef ssize_t follow_receive(follow_t* w) noexcept nogil:
     plain = ring_at(w.ring, w.ring.head)
     while True:
         to = unpacker_place(&w.unpack, plain, FOLLOW_READ, &most)
+        pthread_mutex_lock(&w.lock)
         k = channel_recv(&w.wire, to, most)
+        pthread_mutex_unlock(&w.lock)
         if k <= 0:
             return k
         w.heard_ns = clock_ns()
         k = <ssize_t>unpacker_take(&w.unpack, plain, <u64>k)
         if k:
             return k
+
+
+cdef int follow_wait(follow_t* w, int timeout_ms) noexcept nogil:
+    """Wait for input, as channel_wait."""
+    cdef pollfd one
+    pthread_mutex_lock(&w.lock)
+    timeout_ms = channel_wait_ms(&w.wire, timeout_ms)
+    pthread_mutex_unlock(&w.lock)
+    if timeout_ms == 0:
+        return 1
+    one.fd, one.events, one.revents = w.wire.fd, POLLIN, 0
+    return c_poll(&one, 1, timeout_ms)
 
 
 cdef int follow_run(follow_t* w) noexcept nogil:
@@ -125,8 +164,8 @@ cdef int follow_run(follow_t* w) noexcept nogil:
     if end >= 0:
         return end
     while True:
-        n = channel_wait(&w.wire, POLLIN, FOLLOW_MOMENT_MS
-                         if w.synced != w.applied and not w.is_lazy else FOLLOW_LOOK_MS)
+        n = follow_wait(w, FOLLOW_MOMENT_MS
+                        if w.synced != w.applied and not w.is_lazy else FOLLOW_LOOK_MS)
         if n < 0 and errno != EINTR:
             return FOLLOW_LOST
         if n == 0 and clock_ns() - w.heard_ns > FOLLOW_SILENT_MS * <i64>1000000:

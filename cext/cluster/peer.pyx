@@ -23,16 +23,20 @@ cdef enum peer_end_t:           # why a peer has ended
 
 
 cdef int peer_take_acks(peer_t* p, const u8* acks, u64 n) noexcept nogil:
-    """Take in what it says to have, 8 bytes each; the last counts. PEER_CLOSED, or PEER_LIES."""
+    """Take in what it says to have, 8 bytes each; the last counts. What it has said before is a
+    beat: nothing new is on its disk, but it is there. PEER_CLOSED, or PEER_LIES."""
     cdef feed_t* f = p.feed
     cdef u64 acked = le64(acks + n - 8)
     cdef bint is_news
     if acked < p.acked or acked > p.given:
         return PEER_LIES
     pthread_mutex_lock(&f.lock)
+    p.heard_ns = clock_ns()
+    if acked == p.acked:
+        pthread_mutex_unlock(&f.lock)
+        return PEER_CLOSED
     p.acked = acked
-    p.acked_ns = clock_ns()
-    p.behind_ns = p.acked_ns if acked < f.ring.head else 0
+    p.behind_ns = p.heard_ns if acked < f.ring.head else 0
     is_news = feed_look(f) and f.awaited != 0
     if f.is_behind:
         feed_look_behind(f)

@@ -188,6 +188,18 @@ class Coordinator:
         )
         return "" if done else f"another node has just taken the id {self.me}"
 
+    async def alive(self, nodes: Iterable[str], since_s: float) -> set[str]:
+        """Which of these nodes have renewed their leases within some seconds: a key goes only some
+        time after its node."""
+        found = set()
+        for node in nodes:
+            entry = self._keys.get(self.key("nodes", node))
+            if entry is not None and entry.lease:
+                left, ttl = await self.etcd.time_left(entry.lease)
+                if left >= max(0, ttl - since_s):
+                    found.add(node)
+        return found
+
     async def secret(self) -> bytes:
         """By which the nodes know each other; the first one makes it."""
         key = self.key("clustering_secret")

@@ -137,6 +137,18 @@ class Etcd:
             raise NoLease(f"etcd: lease/keepalive: lease {lease} is gone")
         return left
 
+    async def time_left(self, lease: int) -> tuple[int, int]:
+        """The whole seconds that a lease has left, -1: it is gone, and those that it has had.
+        Raises: EtcdError."""
+
+        def read(fields: Fields) -> tuple[int, int]:
+            if values.number(fields, "ID") != lease:
+                raise Garbled("it is about another lease")
+            left = values.number(fields, "TTL", least=-1, or_zero=True)
+            return left, values.number(fields, "grantedTTL", or_zero=True)
+
+        return await self._call("lease/timetolive", {"ID": str(lease)}, read)
+
     async def revoke(self, lease: int) -> None:
         """End a lease, and the keys with it; one that is gone is no error. Raises: EtcdError."""
         with suppress(NoLease):

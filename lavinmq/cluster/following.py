@@ -124,6 +124,12 @@ class Following:
                 with suppress(OSError):
                     self._socket.shutdown(socket.SHUT_RDWR)
 
+    def beat(self) -> None:
+        """Have the leader hear that this node is there, whatever its disk does. From any thread."""
+        follower = self.follower
+        if follower is not None:
+            follower.beat()
+
     def _run(self) -> None:
         pause_s = stage_s = FIRST_PAUSE_S
         while not self._is_over.is_set():
@@ -182,7 +188,7 @@ class Following:
             "id": self._me, **speech.spoken(), "epoch": self.history.at(self._ring.head),
             "position": self._ring.head, "whole": self._standing.is_good,
             "damaged": self._n_damaged(), "at_least": self._standing.at_least,
-            "readers": self._has_readers,
+            "readers": self._has_readers, "beats": True,
         })  # fmt: skip
         sock.settimeout(JOIN_S)
         answer = frames.receive(sock)
@@ -194,7 +200,7 @@ class Following:
         history = History.of_json(answer.get("history"))
         _log.info("follows %s from position %d", self.uri, self._ring.head)
         sock.settimeout(None)
-        self._follow(sock, history, in_blocks=in_blocks)
+        self._follow(sock, history, in_blocks=in_blocks, beats=answer.get("beats") is True)
 
     def _n_damaged(self) -> int:
         """How many files are known to be damaged, if all others are whole; else 0."""
@@ -299,14 +305,14 @@ class Following:
         except OSError as error:
             raise SyncFailed(error.errno, error.strerror) from None
 
-    def _follow(self, sock: Link, history: History, *, in_blocks: bool) -> None:
+    def _follow(self, sock: Link, history: History, *, in_blocks: bool, beats: bool) -> None:
         """Follow until the connection ends. Raises: OSError, PeerError."""
         follower = self.follower = self._follower()
         try:
             self.history = history
             self.error = ""
             self.is_joined = True
-            kind, why = follower.run(sock, in_blocks=in_blocks)
+            kind, why = follower.run(sock, in_blocks=in_blocks, beats=beats)
             if kind in ("lost", "full", "garbled"):
                 follower.sync()
         except OSError as error:

@@ -40,14 +40,17 @@ if TYPE_CHECKING:
 LOOK_S: Final = 0.1
 BEAT_S: Final = 1.0
 STUCK_S: Final = 6.0
-"""For which a leader that cannot acknowledge waits for its followers before it makes way."""
+"""For which a leader that cannot acknowledge waits for followers to come before it makes way."""
+UNHEARD_S: Final = 3.5
+"""The same of followers that beat, and have not been heard of since: this is no slow disk. By then
+the lease of one that has ended is more than half over."""
 BELOW_S: Final = 1.0
 """For which too few nodes are there before publishers are refused, if the operator wants that."""
 SILENT_S: Final = 3.0
 """After which a follower that owes an answer is in sync no more."""
 SILENT_AT_ALL_S: Final = 10.0
-"""The same, if the others could not do without it, while its machine answers: its disk is slow, as
-it would be behind another connection."""
+"""The same of a follower that does not beat, if the others could not do without it, while its
+machine answers: its disk is slow, as it would be behind another connection."""
 CLOSE_BYTES: Final = 8 << 20
 """How near a follower has to be before acknowledgements wait for it."""
 MOST_STRANGERS: Final = 32
@@ -94,6 +97,8 @@ class Session:
         self.version = ""
         self.has_readers = False
         """Whether it serves readers, who may see what all nodes have on disk."""
+        self.is_beating = False
+        """Whether it says every moment that it is there, also when it has nothing new on disk."""
         self.came_at = time.monotonic()
         self.is_known = self.is_ended = False
         """Whether it has said whose it is; whether its thread is about to end."""
@@ -102,6 +107,8 @@ class Session:
         """It only gets what is changed while its node joins."""
         self.is_coming = False
         """Whether it is being taken into the set."""
+        self.heard_at: float | None = None
+        """When it was heard of last, if it had been beating and has ended by its silence."""
 
     def end(self) -> None:
         """Have its thread end; what waits for it goes on waiting until it has."""
@@ -116,15 +123,17 @@ class Leading:
     """The replication of one leader, in one epoch. On the loop, unless it says otherwise.
 
     Args: sock: where followers come, closed by `close`; least: how many nodes the operator wants to
-        have what is acknowledged, 0: most; nacks: publishers are refused while fewer have; peers:
-        the hosts whose PROXY headers count; certificates: by which followers have to speak TLS,
-        None: they speak without; compression: of what they are sent, as `Peer` takes it; on_lost:
-        is told why this node leads no more; on_fatal: why it cannot go on at all.
+        have what is acknowledged, 0: most; lease_ttl: seconds that leases have; nacks: publishers
+        are refused while fewer have; peers: the hosts whose PROXY headers count; certificates: by
+        which followers have to speak TLS, None: they speak without; compression: of what they are
+        sent, as `Peer` takes it; on_lost: is told why this node leads no more; on_fatal: why it
+        cannot go on at all.
     """
 
     def __init__(
         self, broker: Broker, feed: Feed, coordinator: Coordinator, history: History,
-        secret: bytes, sock: socket.socket, *, least: int, nacks: bool, peers: set[str],
+        secret: bytes, sock: socket.socket, *, least: int, lease_ttl: int, nacks: bool,
+        peers: set[str],
         certificates: Certificates | None, compression: str,
         on_lost: Callable[[str], object], on_fatal: Callable[[str], object],
     ) -> None:  # fmt: skip
@@ -137,6 +146,7 @@ class Leading:
         self._history = history
         self._secret = secret
         self._wanted = least
+        self._lease_ttl = lease_ttl
         self._nacks = nacks
         self._peers = peers
         self._certificates = certificates
@@ -150,10 +160,14 @@ class Leading:
         self._joining = threading.Lock()
         self._tickets: dict[str, tuple[int, str | None]] = {}
         """Of followers that join: from which position on they are to hear of changes, and how."""
+        self._heard: dict[str, float] = {}
+        """When followers that had been beating, and were silent then, were heard of last."""
         self._is_over = False
         self._beat_at = 0.0
         self._stuck_since = 0.0
         """Since when nothing can be acknowledged; 0: it can."""
+        self._is_asking = False
+        """Whether etcd is asked who is alive."""
         self._short_since = 0.0
         """Since when fewer nodes in sync are there than there have to be; 0: enough are."""
         self._said = ("", "")
@@ -229,10 +243,10 @@ class Leading:
                 if is_required != session.peer.is_required:
                     session.peer.is_required = is_required
                 there.add(session.node)
-        missing = len(in_sync - there - {self._coordinator.me})
+        away = in_sync - there - {self._coordinator.me}
         # One that is not listed yet may not lead: it does not count.
         listed = {*self._coordinator.state.in_sync, self._coordinator.me}
-        missing = max(missing, self.least - len(listed), 0)
+        missing = max(len(away), self.least - len(listed), 0)
         self._feed.require(self.least, missing)
         is_short = len(listed & (there | {self._coordinator.me})) < self.least
         self._short_since = (self._short_since or time.monotonic()) if is_short else 0.0
@@ -242,7 +256,8 @@ class Leading:
         if not missing:
             self._stuck_since = 0.0
         elif not self._stuck_since:
-            self._stuck_since = time.monotonic()
+            now = time.monotonic()
+            self._stuck_since = max((self._heard.get(each, now) for each in away), default=now)
 
     @property
     def is_refusing(self) -> bool:
@@ -277,15 +292,17 @@ class Leading:
                 continue
             if peer.is_required and self._is_silent(session, peer):
                 _log.warning("%s does not answer for %.1f s", session.node, peer.lag_s)
+                if session.is_beating:
+                    session.heard_at = time.monotonic() - peer.silent_s
                 session.end()
             elif session.node not in self.in_sync and self._feed.head - peer.acked < CLOSE_BYTES:
                 session.is_coming = True
                 self._start(self._take_in(session, peer))
         self._refuse()
         self._telling.look()
-        if self._is_in_the_way():
-            self._on_lost("its followers do not reach it, and could do without it")
-            return
+        if not self._is_asking and self._could_do_without(self._cut_off()):
+            self._is_asking = True
+            self._start(self._make_way())
         if self._changing.locked():
             return
         gone = self._gone()
@@ -297,29 +314,60 @@ class Leading:
     def _is_silent(self, session: Session, peer: Peer) -> bool:
         """Whether a follower has owed an answer for so long that its connection had better end."""
         lag_s = peer.lag_s
-        if lag_s <= SILENT_S or lag_s > SILENT_AT_ALL_S:
-            return lag_s > SILENT_S
+        if lag_s <= SILENT_S:
+            return False
         slow = {
             each.node for each in self.sessions
             if each.peer is not None and each.peer.is_required and each.peer.lag_s > SILENT_S
         }  # fmt: skip
-        could_go = len(self.in_sync - self._gone() - slow) >= self.least
-        return could_go or not frames.is_heard(session.tcp, SILENT_S)
+        if len(self.in_sync - self._gone() - slow) >= self.least:
+            return True
+        if session.is_beating:
+            return peer.silent_s > SILENT_S
+        return lag_s > SILENT_AT_ALL_S or not frames.is_heard(session.tcp, SILENT_S)
 
     def _has_readers(self) -> bool:
         """Whether a follower is there that serves readers."""
         return any(each.has_readers and each.peer is not None for each in self.sessions)
 
-    def _is_in_the_way(self) -> bool:
-        """Whether it has not been able to acknowledge for long, while others could that are alive,
-        as etcd says, one of them in sync: what has failed is the network between them and this
-        node, which reaches too few."""
-        if not self._stuck_since or time.monotonic() - self._stuck_since < STUCK_S:
-            return False
-        state = self._coordinator.state
-        alive = (set(state.nodes) & {*state.members, *state.in_sync}) - {self._coordinator.me}
-        reached = alive & {each.node for each in self.sessions if each.peer is not None}
-        return bool(alive & set(state.in_sync)) and len(alive) >= self.least > 1 + len(reached)
+    def _reached(self) -> set[str]:
+        """Followers that are connected; one that joins gets its files meanwhile."""
+        return {
+            each.node for each in self.sessions
+            if each.peer is not None
+            or (each.node and not each.is_ended and frames.is_heard(each.tcp, SEND_S / 2))
+        }  # fmt: skip
+
+    def _cut_off(self) -> set[str]:
+        """Nodes that have not been heard of for long, while nothing could be acknowledged, and are
+        alive, as etcd says."""
+        if not self._stuck_since:
+            return set()
+        now, state = time.monotonic(), self._coordinator.state
+        away = {*state.members, *state.in_sync} & set(state.nodes)
+        away -= {self._coordinator.me, *self._reached()}
+        # The lease of one that has ended at the same time has to be half over.
+        least_s = max(UNHEARD_S, self._lease_ttl / 2 + 1)
+        unheard = {each for each in away & set(self._heard) if now - self._heard[each] >= least_s}
+        return unheard if now - self._stuck_since < max(STUCK_S, least_s) else away
+
+    def _could_do_without(self, cut_off: set[str]) -> bool:
+        """Whether this node reaches too few to acknowledge anything, while others could, with those
+        from which it is cut off, one of them in sync: what has failed is the network between."""
+        state, reached = self._coordinator.state, self._reached()
+        others = cut_off | (reached & set(state.nodes) & {*state.members, *state.in_sync})
+        return bool(cut_off) and bool(others & set(state.in_sync)) and (
+            len(others) >= self.least > 1 + len(reached)
+        )  # fmt: skip
+
+    async def _make_way(self) -> None:
+        """End, if those from which it is cut off have renewed their leases meanwhile."""
+        try:
+            alive = await self._coordinator.alive(self._cut_off(), self._lease_ttl / 2)
+            if self._could_do_without(alive & self._cut_off()):
+                self._on_lost("its followers do not reach it, and could do without it")
+        finally:
+            self._is_asking = False
 
     def _gone(self) -> set[str]:
         """Nodes in sync that are not connected."""
@@ -453,6 +501,10 @@ class Leading:
             _log.log(level, "follower %s has gone: %s", name, why)
         peer = session.peer
         self.sessions.discard(session)
+        if peer is not None:
+            self._heard.pop(session.node, None)
+            if session.heard_at is not None:
+                self._heard[session.node] = session.heard_at
         self._know_peers()
         self._require()  # before the peer goes: nothing is acknowledged in between
         for each in filter(None, (peer, session.spool)):
@@ -472,6 +524,7 @@ class Leading:
         position = frames.number(hello, "position")
         session.version = frames.text(hello, "version")
         session.has_readers = hello.get("readers") is True
+        session.is_beating = hello.get("beats") is True
         self._on_loop(self._welcome(session, node))
         compression = self._compression if speech.agreed(hello) >= speech.BLOCKS else None
         sock.settimeout(SEND_S)
@@ -487,7 +540,7 @@ class Leading:
                     self._events.call_soon_threadsafe(self._make_way_for, node)
                 raise
             return "it has joined"
-        frames.send(sock, {"history": self._history.to_json(), **speech.spoken()})
+        frames.send(sock, {"history": self._history.to_json(), "beats": True, **speech.spoken()})
         sock.settimeout(None)
         peer = self._on_loop(self._begin(session, sock, position, compression))
         return peer.serve()

@@ -52,6 +52,7 @@ RING_BYTES: Final = 64 << 20
 MARGIN_S: Final = 0.5
 """Of its lease that a leader does not use."""
 CHECK_S: Final = 0.1
+BEAT_S: Final = 0.5
 AGAIN_S: Final = 0.5
 ANSWER_S: Final = 0.1
 RANK_S: Final = 0.03
@@ -184,6 +185,7 @@ class Node:
             group.create_task(self._watch())
             group.create_task(self._decide())
             group.create_task(self._note_progress())
+            group.create_task(self._beat())
             if self._reads is not None:
                 group.create_task(self._reads.run())
 
@@ -410,6 +412,13 @@ class Node:
                 _log.warning("what the files have could not be noted: %s", error.strerror)
             noted = progress
 
+    async def _beat(self) -> None:
+        """While it follows, have the leader hear so."""
+        while True:
+            await asyncio.sleep(BEAT_S)
+            if self._following is not None:
+                self._following.beat()
+
     # --- decisions ----------------------------------------------------------------------------
 
     async def _decide(self) -> None:
@@ -601,7 +610,7 @@ class Node:
         broker.disk.copied = broker.loop.when_copied
         self._leading = Leading(
             broker, feed, self._coordinator, self._history, self._secret, sock,
-            least=config.clustering_min_insync_replicas,
+            least=config.clustering_min_insync_replicas, lease_ttl=config.clustering_lease_ttl,
             nacks=config.clustering_below_min_insync == "nack", peers=server.peers,
             certificates=self._certificates, compression=speech.compression(config),
             on_lost=lambda why: self._end(why, LOST), on_fatal=lambda why: self._end(why, 1),
