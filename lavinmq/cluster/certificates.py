@@ -1,7 +1,8 @@
 """TLS between the nodes of a cluster: what a node shows of itself, and demands of the others.
 
 Version 1.3 alone. Both sides show a certificate that the cluster's authority has signed, and who
-connects demands that it names the host it has connected to. Files that have changed are read again
+connects demands that it names the host it has connected to. While TLS is introduced a node may
+speak without it as well (`is_optional`). Files that have changed are read again
 for the next connection; while there is something wrong with them what was there stays in force.
 In the threads of connections. `_tls` is loaded with the first one of these objects.
 Source: docs/clustering.md, decision 0111.
@@ -17,7 +18,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from lavinmq._cluster import Channel
-from lavinmq.cluster.frames import GREETING_S, TLS_HANDSHAKE, PeerError, words
+from lavinmq.cluster.frames import GREETING_S, TLS_HANDSHAKE, Link, PeerError, words
 from lavinmq.listeners.tls import Options, TlsError, set_up
 from lavinmq.process import log
 
@@ -38,6 +39,10 @@ class HandshakeError(PeerError):
     """There is no TLS with the other node: it can be told nothing more."""
 
 
+class NoTlsError(HandshakeError):
+    """The other node does not speak TLS."""
+
+
 class Certificates:
     """The certificate of this node and the authority of all. Thread-safe. Raises: TlsError."""
 
@@ -45,26 +50,32 @@ class Certificates:
         self._options = Options(
             cert=config.clustering_tls_cert or "", key=config.clustering_tls_key,
             min_version="1.3", ciphers="", verify_peer=True,
-            ca_cert=config.clustering_tls_ca_cert, crl=None, keylog_file=None, ktls=False,
+            ca_cert=config.clustering_tls_ca_cert, crl=config.clustering_tls_crl,
+            keylog_file=None, ktls=False,
         )  # fmt: skip
+        self.is_optional = config.clustering_tls_optional
+        """Whether nodes that have no certificates are spoken with as well."""
         self._lock = threading.Lock()
         self._read = self._standing()
         self._context = self._new()
 
-    def accept(self, sock: socket.socket) -> Channel:
-        """TLS with a node that has connected, from now on the way to speak with it. Raises:
-        OSError, PeerError; the socket stays the caller's then."""
+    def accept(self, sock: socket.socket) -> Link:
+        """TLS with a node that has connected, from now on the way to speak with it; the socket
+        itself, if TLS is optional and the node does not speak it. Raises: OSError, PeerError; the
+        socket stays the caller's then."""
         sock.settimeout(GREETING_S)
         begin = sock.recv(1, socket.MSG_PEEK)
         if not begin:
             raise ConnectionResetError("the other node has closed the connection")
+        if begin[0] != TLS_HANDSHAKE and self.is_optional:
+            return sock
         if begin[0] != TLS_HANDSHAKE:
             raise PeerError("a follower has to speak TLS here: see 'tls_cert' in [clustering]")
         return self._shake_hands(sock, None)
 
     def connect(self, sock: socket.socket, host: str) -> Channel:
-        """TLS with a node that has to be this host. Raises: OSError, PeerError; the socket stays
-        the caller's then."""
+        """TLS with a node that has to be this host. Raises: OSError, PeerError, NoTlsError; the
+        socket stays the caller's then."""
         return self._shake_hands(sock, host)
 
     def _shake_hands(self, sock: socket.socket, host: str | None) -> Channel:
@@ -79,7 +90,8 @@ class Certificates:
         except OSError as error:
             why = _why(error, session)
             session.close()
-            raise HandshakeError(why) from None
+            kind = NoTlsError if _is_clear(error) else HandshakeError
+            raise kind(why) from None
 
     # --- files ----------------------------------------------------------------------------------
 
@@ -107,7 +119,8 @@ class Certificates:
     def _standing(self) -> list[tuple[int, ...]]:
         """By which one sees that a file is another one."""
         found: list[tuple[int, ...]] = []
-        for path in (self._options.cert, self._options.key, self._options.ca_cert):
+        options = self._options
+        for path in (options.cert, options.key, options.ca_cert, options.crl):
             try:
                 stat = os.stat(path or "")
                 found.append((stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns))
@@ -124,11 +137,16 @@ def _wait(sock: socket.socket, event: int, ends_at: float) -> None:
         raise TimeoutError(f"no handshake within {GREETING_S:.0f} s")
 
 
+def _is_clear(error: OSError) -> bool:
+    """Whether what the other node says is no TLS."""
+    return getattr(error, "reason", "") == "WRONG_VERSION_NUMBER"
+
+
 def _why(error: OSError, session: _tls.Session) -> str:
     reason = str(getattr(error, "reason", "") or "")
     if reason == "CERTIFICATE_VERIFY_FAILED":
         return f"TLS: its certificate is not accepted: {session.verify_error}"
-    if reason == "WRONG_VERSION_NUMBER":
+    if _is_clear(error):
         return "TLS: it speaks without, or is no node at all"
     text = words(error)
     return text if text.startswith("TLS: ") else f"TLS: {text.replace('_', ' ').lower()}"

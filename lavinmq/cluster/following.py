@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from lavinmq._cluster import BlockReceiver, Follower, Ring
 from lavinmq.cluster import frames, speech
+from lavinmq.cluster.certificates import NoTlsError
 from lavinmq.cluster.frames import Connection, Link, PeerError
 from lavinmq.cluster.history import History
 from lavinmq.cluster.joining import (
@@ -82,6 +83,8 @@ class Following:
         """Why it does not follow, for people; empty: it does."""
         self.follower: Follower | None = None
         """While it follows, or comes near."""
+        self._is_clear = False
+        """Whether it speaks without TLS, although it has certificates."""
         self._address = address_of(uri)
         self._me = me
         self._secret = secret
@@ -101,6 +104,11 @@ class Following:
         self._replaying: Spool | None = None
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether it speaks with the leader, or tries to, by TLS."""
+        return self._certificates is not None and not self._is_clear
 
     def start(self) -> None:
         """Begin."""
@@ -133,6 +141,7 @@ class Following:
     def _run(self) -> None:
         pause_s = stage_s = FIRST_PAUSE_S
         while not self._is_over.is_set():
+            was_clear = self._is_clear
             try:
                 self._once()
                 pause_s = stage_s = FIRST_PAUSE_S
@@ -150,6 +159,11 @@ class Following:
                 continue
             except (OSError, PeerError) as error:
                 self._say(frames.words(error))
+                if isinstance(error, NoTlsError) and self._may_be_clear():
+                    self._is_clear = True  # once: TLS comes first each time
+                    continue
+            finally:
+                self._is_clear = self._is_clear and not was_clear
             self._is_over.wait(pause_s)
             pause_s = min(2 * pause_s, AGAIN_S)
 
@@ -177,9 +191,12 @@ class Following:
     def _connection(self, sock: socket.socket) -> Link:
         """What is said goes by this. Raises: OSError, PeerError."""
         frames.tune(sock)
-        if self._certificates is None:
+        if not self.is_encrypted:
             return sock
         return self._certificates.connect(sock, self._address[0])
+
+    def _may_be_clear(self) -> bool:
+        return self._certificates is not None and self._certificates.is_optional
 
     def _speak(self, sock: Link) -> None:
         self._greeted_at = time.time()
@@ -199,6 +216,8 @@ class Following:
             return  # and from there it goes on
         history = History.of_json(answer.get("history"))
         _log.info("follows %s from position %d", self.uri, self._ring.head)
+        if self._is_clear:
+            _log.warning("follows %s without TLS, which is optional here", self.uri)
         sock.settimeout(None)
         self._follow(sock, history, in_blocks=in_blocks, beats=answer.get("beats") is True)
 

@@ -97,6 +97,8 @@ class Session:
         self.version = ""
         self.has_readers = False
         """Whether it serves readers, who may see what all nodes have on disk."""
+        self.is_encrypted = False
+        """Whether it speaks TLS."""
         self.is_beating = False
         """Whether it says every moment that it is there, also when it has nothing new on disk."""
         self.came_at = time.monotonic()
@@ -516,6 +518,7 @@ class Leading:
         frames.tune(plain)
         sock: Link = plain if self._certificates is None else self._certificates.accept(plain)
         session.sock = sock
+        session.is_encrypted = sock is not plain
         frames.greet_follower(sock, self._secret)
         hello = frames.receive(sock, 65536)
         if "spool" in hello:
@@ -526,6 +529,8 @@ class Leading:
         session.has_readers = hello.get("readers") is True
         session.is_beating = hello.get("beats") is True
         self._on_loop(self._welcome(session, node))
+        if self._certificates is not None and not session.is_encrypted:
+            _log.warning("%s follows without TLS, which is optional here", node)
         compression = self._compression if speech.agreed(hello) >= speech.BLOCKS else None
         sock.settimeout(SEND_S)
         is_sound = _is_sound(hello)

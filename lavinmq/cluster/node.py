@@ -139,7 +139,7 @@ class Node:
             self._coordinator, self._ring, config.clustering_min_insync_replicas,
             is_whole=lambda: self._standing.is_good, may_lead=self._may_lead,
             leading=lambda: self._leading, following=lambda: self._following, integrity=integrity,
-            reads=self._reads,
+            reads=self._reads, tls=places.tls(config),
         )  # fmt: skip
         self._recovery = Recovery(
             self._coordinator, config.clustering_min_insync_replicas, self._stands,
@@ -167,6 +167,9 @@ class Node:
     def start(self) -> None:
         """Begin, once the loop turns."""
         _log.info("node %s of the cluster %r", self.me, self._config.clustering_etcd_prefix)
+        if self._config.clustering_tls_optional:
+            _log.warning("TLS between nodes is optional: take 'tls_optional' in [clustering] out"
+                         " when all nodes have certificates")  # fmt: skip
         self._service.start_watchdog(self._events)
         self._main = self._events.create_task(self._run())
         self._main.add_done_callback(self._over)

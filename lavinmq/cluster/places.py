@@ -33,6 +33,13 @@ def told(config: Config, uri: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def tls(config: Config) -> str:
+    """How this node speaks with others: "off", "optional" (with some without), or "required"."""
+    if not config.clustering_tls_cert:
+        return "off"
+    return "optional" if config.clustering_tls_optional else "required"
+
+
 def etcd(config: Config) -> Etcd:
     """A client of etcd. Raises: ValueError."""
     if bool(config.clustering_etcd_cert) != bool(config.clustering_etcd_key):

@@ -30,14 +30,15 @@ class Status:
 
     Args: wanted: how many nodes the operator wants to have what is acknowledged, 0: most; is_whole:
         whether its files are a whole; may_lead: whether it could lead; leading, following: what it
-        does now; integrity: the sums of its files; reads: who serves readers, None: nobody.
+        does now; integrity: the sums of its files; reads: who serves readers, None: nobody; tls: how
+        it speaks with others, "off", "optional" or "required".
     """
 
     def __init__(
         self, coordinator: Coordinator, ring: Ring, wanted: int, *, is_whole: Callable[[], bool],
         may_lead: Callable[[], bool], leading: Callable[[], Leading | None],
         following: Callable[[], Following | None], integrity: Integrity | None = None,
-        reads: Reads | None = None,
+        reads: Reads | None = None, tls: str = "off",
     ) -> None:  # fmt: skip
         self._coordinator = coordinator
         self._ring = ring
@@ -49,6 +50,7 @@ class Status:
         self._ages = Ages(ring.head)
         self._integrity = integrity
         self._reads = reads
+        self._tls = tls
 
     def look(self) -> None:
         """Notice what has happened since the last time."""
@@ -76,6 +78,7 @@ class Status:
             else "follower" if leading is None else "leader",
             "whole": self._is_whole(),
             "may_lead": self._may_lead(),
+            "tls": self._tls,
             "ready": not reasons["ready"],
             "safe_to_restart": not reasons["safe_to_restart"],
             "acknowledges": None if leading is None else not reasons["acknowledges"],
@@ -152,6 +155,7 @@ class Status:
             "id": session.node,
             "remote_address": session.where,
             "version": session.version,
+            "encrypted": session.is_encrypted,
             "sent_position": None if peer is None else peer.sent,
             "acked_position": None if peer is None else peer.acked,
             "uncompressed_bytes": None if peer is None else peer.n_sent,
@@ -172,6 +176,7 @@ class Status:
             "lag_in_bytes": None if synced is None else max(0, self._ring.head - synced),
             "lag_seconds": None if synced is None else round(self._ages.of(synced), 3),
             "joined": _is_joined(following),
+            "encrypted": following.is_encrypted,
             "error": following.error,
             "silent_seconds": round(self._ages.head_s, 3),
         }

@@ -233,7 +233,7 @@ def _tls_problems(config: Config) -> Iterator[str]:
     }  # fmt: skip
     yield from _context_problems("main", "", main)
     if config.clustering_enabled and config.clustering_tls_cert:
-        keys = ("tls_cert", "tls_key", "tls_ca_cert")
+        keys = ("tls_cert", "tls_key", "tls_ca_cert", "tls_crl")
         nodes = {key: value(config, "clustering", key) for key in keys}
         yield from _context_problems("clustering", "", nodes | {"tls_verify_peer": True})
     hosts: dict[str, dict[str, Any]] = {}

@@ -163,6 +163,8 @@ class Config:
     clustering_tls_cert: str | None
     clustering_tls_key: str | None
     clustering_tls_ca_cert: str | None
+    clustering_tls_crl: str | None
+    clustering_tls_optional: bool
     clustering_min_insync_replicas: int
     clustering_below_min_insync: str
     clustering_compression: str
@@ -331,6 +333,11 @@ def _check_tls_of_nodes(config: Config) -> None:
     missing = [key for key, path in paths.items() if not path]
     if given and missing:
         raise ConfigError(f"{given[0]!r} in [clustering]: {missing[0]!r} is missing beside it")
+    for key, is_given in (
+        ("tls_crl", config.clustering_tls_crl), ("tls_optional", config.clustering_tls_optional),
+    ):  # fmt: skip
+        if is_given and missing:
+            raise ConfigError(f"{key!r} in [clustering]: {missing[0]!r} is missing beside it")
     if config.clustering_advertised_uri.startswith("tls:") and missing:
         raise ConfigError(
             f"'advertised_uri' in [clustering] begins with tls://, and {missing[0]!r} is missing"

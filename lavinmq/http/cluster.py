@@ -42,7 +42,8 @@ def _single(broker: Broker) -> dict[str, Any]:
         "in_sync": True, "member": True,
     }  # fmt: skip
     return {
-        "id": name, "role": "none", "whole": True, "may_lead": False, "ready": True,
+        "id": name, "role": "none", "whole": True, "may_lead": False, "tls": "off",
+        "ready": True,
         "safe_to_restart": True, "acknowledges": True, "refuses": False, "reasons": {}, "epoch": 0,
         "leader": None, "nodes": [node], "in_sync": [name], "members": [name],
         "min_insync_replicas": 1, "copies": 1, "position": 0, "followers": [], "following": None,

@@ -24,12 +24,15 @@ class Nodes(NamedTuple):
     good: Identity
 
 
-def of(authority: Authority, identity: Identity) -> Certificates:
-    """What a node has that trusts an authority and shows a certificate."""
+def of(authority: Authority, identity: Identity, **others: Any) -> Certificates:
+    """What a node has that trusts an authority and shows a certificate. Args: others: settings of
+    [clustering]."""
     config = defaults()
     config.clustering_tls_cert = str(identity.cert)
     config.clustering_tls_key = str(identity.key)
     config.clustering_tls_ca_cert = str(authority.path)
+    for key, value in others.items():
+        setattr(config, f"clustering_{key}", value)
     return Certificates(config)
 
 

@@ -4,14 +4,17 @@ gets in that has not the right certificate.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
 import subprocess
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -195,6 +198,59 @@ def test_node_with_tls_does_not_follow_one_without(
     said(second, "TLS: it speaks without, or is no node at all", 0)
     said(first, "it speaks TLS, for which 'tls_cert' in [clustering] is missing here", 0)
     assert cluster.picture().in_sync == {first.id}
+
+
+def about(node: ClusterNode) -> dict[str, Any]:
+    """What a node says of the cluster."""
+    url = f"http://{node.host}:{node.metrics_port}/api/cluster"
+    with urllib.request.urlopen(url, timeout=DEADLINE_S) as answer:
+        found: dict[str, Any] = json.load(answer)
+    return found
+
+
+def test_nodes_with_and_without_tls_follow_each_other_while_it_is_optional(
+    cluster_factory: ClusterFactory, authority: Authority, good: Identity
+) -> None:
+    """And all of them say so."""
+    cluster = cluster_factory(2, least=1)
+    first, second = cluster.nodes
+    second.args = [*options(authority, good), "--clustering-tls-optional"]
+    first.start()
+    cluster.leader()
+    second.start()
+    assert cluster.whole() is first
+    said(second, f"follows tcp://{HOST}:{first.clustering_port} without TLS", 0)
+    assert about(second)["tls"] == "optional"
+    assert not about(second)["following"]["encrypted"]
+
+    first.stop()
+    cluster.leader(other_than=first)
+    first.start()
+    cluster.whole()
+    said(second, f"{first.id} follows without TLS, which is optional here", 0)
+
+
+@LONG
+@pytest.mark.slow
+def test_tls_is_introduced_node_by_node(
+    cluster_factory: ClusterFactory, authority: Authority, good: Identity
+) -> None:
+    """Publishers go on meanwhile; in the end nobody gets in without."""
+    cluster = cluster_factory(3)
+    cluster.start()
+    steps = [[*options(authority, good), "--clustering-tls-optional"], options(authority, good)]
+    with Book(cluster, name="introduced", seed=4) as book:
+        book.progress()
+        for args in steps:
+            for node in [*cluster.followers(), cluster.leader()]:
+                node.stop()
+                node.args = args
+                cluster.start()
+                book.progress()
+        book.check()
+    leader = cluster.leader()
+    assert about(leader)["tls"] == "required"
+    assert all(each["encrypted"] for each in about(leader)["followers"])
 
 
 @LONG

@@ -18,7 +18,7 @@ import pytest
 
 from lavinmq._cluster import Channel
 from lavinmq.cluster import certificates, frames
-from lavinmq.cluster.certificates import Certificates, HandshakeError
+from lavinmq.cluster.certificates import Certificates, HandshakeError, NoTlsError
 from lavinmq.cluster.frames import PeerError
 from lavinmq.config.values import defaults
 from lavinmq.listeners.tls import TlsError
@@ -98,6 +98,75 @@ def test_a_certificate_that_has_expired_is_refused_by_either(pair: Pair, nodes: 
     assert greeted(ours, good, theirs, old) == (why, "TLS: it says: certificate expired")
     ours, theirs = socket.socketpair()
     assert greeted(ours, old, theirs, good) == ("TLS: it says: certificate expired", why)
+
+
+def test_a_certificate_that_is_revoked_is_refused_by_either(pair: Pair, nodes: Nodes) -> None:
+    """From the next connection on after the list has changed, and others get in."""
+    ours, theirs = pair
+    stolen = nodes.authority.issue("stolen", (HOST,))
+    crl = nodes.authority.revoke(name="nodes")
+    careful = of(nodes.authority, nodes.good, tls_crl=str(crl))
+    for each in linked(pair, careful, of(nodes.authority, stolen)):
+        each.close()
+    nodes.authority.revoke(stolen, name="nodes")
+    why = "TLS: its certificate is not accepted: certificate revoked"
+    ours, theirs = socket.socketpair()
+    said = greeted(ours, careful, theirs, of(nodes.authority, stolen))
+    assert said == (why, "TLS: it says: certificate revoked")
+    ours, theirs = socket.socketpair()
+    said = greeted(ours, of(nodes.authority, stolen), theirs, careful)
+    assert said == ("TLS: it says: certificate revoked", why)
+    for each in linked(socket.socketpair(), careful, of(nodes.authority, nodes.good)):
+        each.close()
+
+
+def test_a_list_of_revoked_certificates_that_is_damaged_leaves_the_one_before(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    stolen = nodes.authority.issue("stolen", (HOST,))
+    crl = nodes.authority.revoke(stolen, name="damaged")
+    careful = of(nodes.authority, nodes.good, tls_crl=str(crl))
+    crl.write_text("nonsense")
+    ours, theirs = socket.socketpair()
+    said = greeted(ours, careful, theirs, of(nodes.authority, stolen))
+    assert said[0] == "TLS: its certificate is not accepted: certificate revoked"
+
+
+def test_while_tls_is_optional_nodes_without_get_in(pair: Pair, nodes: Nodes) -> None:
+    """And those with TLS by TLS: what they show is looked at as ever."""
+    ours, theirs = pair
+    mild = of(nodes.authority, nodes.good, tls_optional=True)
+
+    def lead() -> bool:
+        sock = mild.accept(ours)
+        frames.greet_follower(sock, SECRET)
+        return sock is ours
+
+    assert at_once(lead, lambda: frames.greet_leader(theirs, SECRET)) == [True, None]
+    for each in linked(socket.socketpair(), mild):
+        each.close()
+
+
+def test_a_leader_that_speaks_no_tls_is_told_from_one_that_is_not_trusted(
+    pair: Pair, nodes: Nodes, other: Authority
+) -> None:
+    """Only with the former a node may go on in clear."""
+    ours, theirs = pair
+    mild = of(nodes.authority, nodes.good, tls_optional=True)
+
+    def clear() -> None:
+        try:
+            frames.greet_follower(ours, SECRET)
+        except PeerError as error:
+            frames.send(ours, {"refused": str(error)})
+            raise
+
+    assert isinstance(at_once(clear, lambda: mild.connect(theirs, HOST))[1], NoTlsError)
+    ours, theirs = socket.socketpair()
+    liar = of(nodes.authority, other.issue("liar", (HOST,)))
+    found = at_once(lambda: liar.accept(ours), lambda: mild.connect(theirs, HOST))[1]
+    assert isinstance(found, HandshakeError)
+    assert not isinstance(found, NoTlsError)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +315,7 @@ def test_a_node_without_certificates_loads_no_tls() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("key", ["cert", "key", "ca_cert"])
+@pytest.mark.parametrize("key", ["cert", "key", "ca_cert", "crl"])
 @pytest.mark.parametrize("content", [None, b"nonsense"])
 def test_a_file_that_is_none_is_named(
     nodes: Nodes, tmp_path: Path, key: str, content: bytes | None

@@ -32,8 +32,9 @@ def session(
 ) -> Any:
     peer = some(sent=95, acked=acked, lag_s=0.25, is_required=is_required, n_sent=90, n_wire=20)
     return some(
-        node=node, where=f"10.0.0.1:{len(node)}", version="1.0", peer=None if is_joining else peer
-    )
+        node=node, where=f"10.0.0.1:{len(node)}", version="1.0", is_encrypted=False,
+        peer=None if is_joining else peer,
+    )  # fmt: skip
 
 
 def leading(*sessions: Any, in_sync: set[str]) -> Any:
@@ -86,7 +87,9 @@ def leader(*sessions: Any, in_sync: set[str], **others: Any) -> Known:
 
 def follower(**others: Any) -> Known:
     known = Known(me="b", **others)
-    known.following = some(uri="tcp://a:5679", error="", is_joined=True, follower=some(synced=75))
+    known.following = some(
+        uri="tcp://a:5679", error="", is_joined=True, is_encrypted=False, follower=some(synced=75)
+    )
     return known
 
 
@@ -117,7 +120,7 @@ def test_a_leader_shows_how_far_followers_are(clock: Clock) -> None:
     assert first == {
         "id": "b", "remote_address": "10.0.0.1:1", "version": "1.0", "sent_position": 95,
         "acked_position": 90, "lag_in_bytes": 10, "lag_seconds": 0, "in_sync": True,
-        "joining": False, "uncompressed_bytes": 90, "compressed_bytes": 20,
+        "joining": False, "uncompressed_bytes": 90, "compressed_bytes": 20, "encrypted": False,
     }  # fmt: skip
     assert (second["id"], second["joining"], second["lag_in_bytes"]) == ("c", True, None)
     assert known.status.followers() == [{
@@ -223,7 +226,7 @@ def test_a_follower_shows_whom_it_follows(clock: Clock) -> None:
     assert (picture["ready"], picture["followers"], picture["position"]) == (True, [], 80)
     assert picture["following"] == {
         "id": "a", "uri": "tcp://a:5679", "position": 80, "lag_in_bytes": 5, "lag_seconds": 7,
-        "joined": True, "error": "", "silent_seconds": 7,
+        "joined": True, "error": "", "silent_seconds": 7, "encrypted": False,
     }  # fmt: skip
 
 
