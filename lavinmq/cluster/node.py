@@ -9,6 +9,7 @@ Source: docs/clustering.md.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import os
 import socket
 import time
@@ -129,6 +130,8 @@ class Node:
         self._lease = 0
         self._deadline = 0.0
         self._secret = b""
+        self._cluster = ""
+        """What the files of this cluster's nodes are known by."""
         self._following: Following | None = None
         self._leading: Leading | None = None
         self._proxy: Proxy | None = None
@@ -340,6 +343,9 @@ class Node:
 
     def _begin_standing(self) -> None:
         """A node that the cluster knows, and whose files do not, has lost them."""
+        self._cluster = hmac.digest(self._secret, b"cluster", "sha256").hex()[:16]
+        if not self._standing.cluster:
+            self._standing.note_cluster(self._cluster)
         if self._is_known:
             return
         state = self._coordinator.state
@@ -503,6 +509,13 @@ class Node:
         """Follow who leads. Raises: NodeError."""
         if self._following is not None and self._following.uri == leader.uri:
             return
+        if self._is_of_another_cluster():
+            raise NodeError(
+                "the files of this node are of another cluster than the one below"
+                f" {self._config.clustering_etcd_prefix!r} in etcd, and would be replaced. If that"
+                " is wanted remove .clustering_state from the data directory",
+                LOST,
+            )
         await self._unfollow()
         self._dead = ""
 
@@ -526,6 +539,14 @@ class Node:
             self._open_proxy()
         else:
             self._proxy.drop()
+
+    def _is_of_another_cluster(self) -> bool:
+        """Whether to follow would cost files that nobody here has: of a cluster with another etcd,
+        or another prefix, or whose etcd was lost."""
+        return (
+            self._standing.cluster not in ("", self._cluster)
+            and self.me not in self._coordinator.state.in_sync
+        )
 
     async def _unfollow(self) -> None:
         """Change nothing any more."""
@@ -601,6 +622,8 @@ class Node:
         self._probes.close()
         if self._reads is not None:
             await self._reads.close("this node leads from now on")
+        with suppress(OSError):  # it is asked for when this node follows
+            self._standing.note_cluster(self._cluster)
         self._history.begin(epoch, self._ring.head)
         feed = Feed(self._ring)
         server = self.server = Server(

@@ -30,8 +30,8 @@ class Status:
 
     Args: wanted: how many nodes the operator wants to have what is acknowledged, 0: most; is_whole:
         whether its files are a whole; may_lead: whether it could lead; leading, following: what it
-        does now; integrity: the sums of its files; reads: who serves readers, None: nobody; tls: how
-        it speaks with others, "off", "optional" or "required".
+        does now; integrity: the sums of its files; reads: who serves readers, None: nobody; tls:
+        how it speaks with others, "off", "optional" or "required".
     """
 
     def __init__(

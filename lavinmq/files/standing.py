@@ -1,10 +1,10 @@
 """`.clustering_state`: how the files of a node of a cluster stand, which is about this node alone.
 
-It says whether they are whole, whether some are damaged, and after an orderly stop up to which
-position of the cluster's changes they have everything. While the node follows it says now and then
-up to where they have at least everything, which is what there is to go by after a crash. A broker
-that is no node of a cluster changes files without telling anybody: it takes the positions out. What
-an epoch is, `lavinmq/cluster/` knows.
+It says of which cluster they are, whether they are whole, whether some are damaged, and after an
+orderly stop up to which position of the cluster's changes they have everything. While the node
+follows it says now and then up to where they have at least everything, which is what there is to go
+by after a crash. A broker that is no node of a cluster changes files without telling anybody: it
+takes the positions out. What an epoch is, `lavinmq/cluster/` knows.
 Source: docs/clustering.md.
 """
 
@@ -40,6 +40,8 @@ class Standing:
         self.at_least: tuple[int, int] | None = None
         """An epoch, and a position up to which they have everything: what they have of later
         changes nobody knows, but all of those are of that epoch."""
+        self.cluster = ""
+        """Of which cluster they are; empty: nobody knows."""
         self._is_over = False
 
     @property
@@ -61,6 +63,8 @@ class Standing:
         if not isinstance(found, dict):
             found = {}
         self.is_damaged = found.get("damaged") is True
+        cluster = found.get("cluster")
+        self.cluster = cluster if isinstance(cluster, str) else ""
         position = found.get("position")
         if found.get("whole") is True and isinstance(position, int) and position > 0:
             self.position, self.history = position, found.get("history")
@@ -74,9 +78,7 @@ class Standing:
         """Write it."""
         with self._lock:
             self.is_whole = is_whole
-            value: dict[str, Any] = {"whole": is_whole}
-            if self.is_damaged:
-                value["damaged"] = True
+            value = self._value()
             if position:
                 value |= {"position": position, "history": history}
             self.at_least, self._is_over = None, bool(position)
@@ -89,11 +91,27 @@ class Standing:
         with self._lock:
             if not self.is_whole or self._is_over:
                 return
-            value: dict[str, Any] = {"whole": True, "at_least": [epoch, position]}
-            if self.is_damaged:
-                value["damaged"] = True
+            value = self._value() | {"at_least": [epoch, position]}
             self.at_least = epoch, position
             write_atomic(self._path, orjson.dumps(value), Changes())
+
+    def _value(self) -> dict[str, Any]:
+        """What is always written."""
+        value: dict[str, Any] = {"whole": self.is_whole}
+        if self.is_damaged:
+            value["damaged"] = True
+        if self.cluster:
+            value["cluster"] = self.cluster
+        return value
+
+    def note_cluster(self, cluster: str) -> None:
+        """Write of which cluster they are; what else was known stays."""
+        if self.cluster != cluster:
+            self.cluster = cluster
+            if self.at_least is not None:
+                self.note_progress(*self.at_least)
+            else:
+                self.note(is_whole=self.is_whole)
 
     def note_damage(self, *, is_damaged: bool) -> None:
         """Write that some are damaged, or not any more; what else was known stays."""

@@ -20,7 +20,8 @@ from tests.support.patience import PATIENCE
 from tests.support.ports import HOST, free_port
 from tests.support.waiting import wait_for
 
-PROGRAM = Path("/usr/bin/etcd")
+PROGRAM = Path(os.environ.get("LAVINMQ_TEST_ETCD", "/usr/bin/etcd"))
+"""Another release than Debian's: LAVINMQ_TEST_ETCD."""
 WHY_NOT = "" if PROGRAM.exists() else f"no {PROGRAM}: install the package etcd-server"
 """Why tests with it are skipped; empty if they are not."""
 HEARTBEAT_MS, ELECTION_MS = 50, 500

@@ -31,6 +31,18 @@ def quiet_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("lavinmq.process.log.setup", lambda *_: None)
 
 
+def test_a_broker_alone_loads_nothing_of_a_cluster() -> None:
+    script = (
+        "import sys, lavinmq.__main__, lavinmq.server;"
+        "print([name for name in sys.modules if 'cluster' in name])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )  # fmt: skip
+    assert "lavinmq._cluster" not in done.stdout
+    assert "lavinmq.cluster.node" not in done.stdout
+
+
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Stands in for the broker; set `run`. By default it must not be reached."""

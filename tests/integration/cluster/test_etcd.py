@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from lavinmq.cluster.coordinator import Coordinator
 from lavinmq.cluster.etcd import (
     Compare,
     Delete,
@@ -153,6 +154,88 @@ def test_a_lease_that_is_not_renewed_takes_its_keys_along(one: EtcdCluster) -> N
         assert await etcd.get("lease/kept") is None
         with pytest.raises(NoLease):
             await etcd.keep_alive(kept)
+
+    run(main())
+
+
+def test_a_lease_tells_how_much_of_it_is_left(one: EtcdCluster) -> None:
+    async def main() -> None:
+        etcd = Etcd(one.endpoints)
+        lease, ttl_s = await etcd.grant(60)
+        left, granted = await etcd.time_left(lease)
+        assert ttl_s - 30 < left <= ttl_s == granted
+        await etcd.revoke(lease)
+        assert (await etcd.time_left(lease))[0] == -1
+
+    run(main())
+
+
+def coordinator(one: EtcdCluster, prefix: str, node: str) -> Coordinator:
+    """What a node has of etcd."""
+    return Coordinator(Etcd(one.endpoints), prefix, node, {"host": node, "directory": "/"})
+
+
+def test_nodes_that_race_have_one_secret(one: EtcdCluster) -> None:
+    async def main() -> None:
+        nodes = [coordinator(one, "race", f"n{number}") for number in range(8)]
+        secrets = await asyncio.gather(*(each.secret() for each in nodes))
+        assert len(set(secrets)) == 1
+        assert len(secrets[0]) == 32
+
+    run(main())
+
+
+def test_a_leader_of_before_changes_the_set_no_more(one: EtcdCluster) -> None:
+    async def main() -> None:
+        nodes = [coordinator(one, "stale", name) for name in ("a", "b")]
+        leases = [(await each.etcd.grant(60))[0] for each in nodes]
+        first, second = nodes
+        await first.look()
+        assert await first.take_over(first.state, leases[0], "tcp://a:1")
+        assert await first.change_in_sync(1, {"a", "b"})
+        stale = first.state
+        await second.look()
+        assert await second.take_over(second.state, leases[1], "tcp://b:1")
+        first.state = stale
+
+        assert not await first.change_in_sync(1, {"a"})
+        await second.look()
+        assert second.state.in_sync == ("a", "b")
+        assert (second.state.epoch, second.state.epoch_leader) == (2, "b")
+
+    run(main())
+
+
+def test_who_is_not_in_the_set_does_not_lead(one: EtcdCluster) -> None:
+    async def main() -> None:
+        nodes = [coordinator(one, "outside", name) for name in ("a", "b")]
+        first, second = nodes
+        lease, _ = await first.etcd.grant(60)
+        await first.look()
+        assert await first.take_over(first.state, lease, "tcp://a:1")
+        await first.etcd.revoke(lease)
+        other, _ = await second.etcd.grant(60)
+        await second.look()
+
+        assert second.state.leader is None
+        assert not await second.take_over(second.state, other, "tcp://b:1")
+
+    run(main())
+
+
+def test_a_node_whose_lease_is_not_renewed_is_alive_no_more(one: EtcdCluster) -> None:
+    async def main() -> None:
+        node = coordinator(one, "alive", "a")
+        lease, ttl_s = await node.etcd.grant(4)
+        assert await node.register(lease) == ""
+        await node.look()
+        assert await node.alive({"a", "b"}, ttl_s / 2) == {"a"}
+
+        async def is_late() -> bool:
+            return await node.alive({"a"}, ttl_s / 2) == set()
+
+        await until(is_late)
+        assert await node.etcd.get(node.key("nodes", "a")) is not None
 
     run(main())
 

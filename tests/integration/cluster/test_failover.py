@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -154,6 +155,52 @@ def test_nothing_is_confirmed_while_one_of_three_lives(cluster: Cluster) -> None
         others[0].start()
         wire.expect_unit(commands.Basic.Ack, timeout_s=DEADLINE_S)
     assert drain(cluster, "alone") == [b"1"]
+
+
+def test_no_answer_of_any_kind_comes_while_one_of_three_lives(cluster: Cluster) -> None:
+    """Of commits, declarations, QoS 1 and 2, and of the API: all of them wait for a second copy."""
+    leader, others = cluster.leader(), cluster.followers()
+    persistent = commands.Basic.Properties(delivery_mode=2)
+    put: list[int] = []
+    with Peer(leader.mqtt_port) as peer:  # away, so what is published is kept for it
+        peer.connect("any-kind", clean=False)
+        peer.subscribe(("any/#", 2))
+    with (
+        Wire.open(leader.port) as commits, Wire.open(leader.port) as declares,
+        Peer(leader.mqtt_port) as once, Peer(leader.mqtt_port) as exactly,
+    ):  # fmt: skip
+        declare = commands.Queue.Declare(queue="any-kind", durable=True)
+        commits.call(1, declare, commands.Queue.DeclareOk)
+        commits.call(1, commands.Tx.Select(), commands.Tx.SelectOk)
+        for number, peer in enumerate((once, exactly)):
+            peer.connect(f"any-kind-{number}")
+        for each in others:
+            each.kill()
+
+        commits.publish(1, "", "any-kind", b"1", persistent)
+        commits.send(1, commands.Tx.Commit())
+        declares.send(1, commands.Queue.Declare(queue="any-other", durable=True))
+        once.send(bytes([0x32, 9, 0, 5]) + b"any/q" + bytes([0, 7]))
+        exactly.send(bytes([0x34, 9, 0, 5]) + b"any/q" + bytes([0, 8]))
+        request = threading.Thread(
+            target=lambda: put.append(Api(leader)("PUT", "/api/vhosts/any-kind", {}).status)
+        )
+        request.start()
+
+        assert not commits.receive_all(1)
+        assert not declares.receive_all(0.1)
+        for peer in (once, exactly):
+            assert peer.has_silence()
+        assert not put
+        others[0].start()
+        commits.expect_unit(commands.Tx.CommitOk, timeout_s=DEADLINE_S)
+        declares.expect_unit(commands.Queue.DeclareOk, timeout_s=DEADLINE_S)
+        once.expect(4)
+        exactly.expect(5)
+        request.join(DEADLINE_S)
+        assert put == [201]
+    Api(leader)("DELETE", "/api/vhosts/any-kind")
+    cluster.start()
 
 
 def api(node: ClusterNode, method: str, path: str, body: Any = None) -> Any:

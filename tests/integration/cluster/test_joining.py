@@ -260,6 +260,36 @@ def test_node_that_was_a_broker_of_its_own_meanwhile_joins_anew(
     assert_alike(cluster)
 
 
+def test_node_of_another_cluster_keeps_its_files_until_it_is_told_otherwise(
+    cluster_factory: ClusterFactory,
+) -> None:
+    """Two clusters below one prefix, as after a mistake in the settings, or a loss of etcd."""
+    cluster = cluster_factory(2, least=1)
+    first, second = cluster.nodes
+    second.args = ["--clustering-etcd-prefix", "another"]
+    second.start()
+    wait_for(second.is_serving, "it does not lead", DEADLINE_S)
+    with Wire.open(second.port) as wire:
+        declare = commands.Queue.Declare(queue="of-another", durable=True)
+        wire.call(1, declare, commands.Queue.DeclareOk)
+    second.stop()
+    first.start()
+    cluster.leader()
+
+    second.args = []
+    second.start()
+    wait_for(lambda: "are of another cluster" in second.log_text(), "it follows", DEADLINE_S)
+    second.kill()
+    definitions = [each.read_bytes() for each in second.data_dir.rglob("definitions.amqp")]
+    assert any(b"of-another" in each for each in definitions)
+
+    (second.data_dir / ".clustering_state").unlink()
+    second.start()
+    assert cluster.whole() is first
+    definitions = [each.read_bytes() for each in second.data_dir.rglob("definitions.amqp")]
+    assert not any(b"of-another" in each for each in definitions)
+
+
 def test_node_that_ended_within_the_last_step_of_joining_starts(
     cluster_factory: ClusterFactory,
 ) -> None:

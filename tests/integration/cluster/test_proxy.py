@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
+import struct
 import sys
 import threading
 from collections.abc import Iterator
@@ -23,9 +25,12 @@ from tests.support.broker import Broker
 from tests.support.certificates import Authority
 from tests.support.mqtt_peer import Peer
 from tests.support.ports import HOST, free_port
+from tests.support.proxy import v2
 from tests.support.waiting import wait_for
 
 TIMEOUT_S = 20.0
+ANOTHER = struct.pack("!4s4sHH", bytes((127, 0, 0, 9)), bytes((10, 9, 9, 9)), 4000, 5672)
+"""The address of another client, as a header has it."""
 
 
 @dataclass
@@ -106,6 +111,18 @@ def test_amqp_goes_through_and_the_leader_knows_the_client(
     assert (shown["host"], shown["port"]) == (HOST, follower.ports[protocol])
     assert shown["ssl"] == (protocol == "amqps")
     wait_for(lambda: Api(follower.leader).get("/api/connections") == [], "it stays")
+
+
+def test_a_header_of_a_stranger_is_not_believed(follower: Follower) -> None:
+    """The leader takes addresses of clients from where there are nodes, and from nowhere else."""
+    source, began = ("127.0.0.2", 0), b"AMQP\0\0\x09\x01"
+    where = HOST, follower.leader.port
+    with socket.create_connection(where, TIMEOUT_S, source_address=source) as sock:
+        sock.sendall(v2(ANOTHER) + began)
+        assert not sock.recv(1000).startswith(b"\x01"), "it is taken for another client"
+    with socket.create_connection(where, TIMEOUT_S, source_address=source) as sock:
+        sock.sendall(began)
+        assert sock.recv(1000).startswith(b"\x01"), "without a header it is served"
 
 
 def test_mqtt_goes_through_and_the_leader_knows_the_client(follower: Follower) -> None:

@@ -98,8 +98,9 @@ class Copy:
         self._sockets: tuple[socket.socket, socket.socket] | None = None
 
     def connect(
-        self, until: int = 0, pair: tuple[socket.socket, socket.socket] | None = None
-    ) -> Peer:
+        self, until: int = 0, pair: tuple[socket.socket, socket.socket] | None = None, *,
+        beats: bool = False,
+    ) -> Peer:  # fmt: skip
         ours, theirs = pair or socket.socketpair()
         in_blocks = self.compression is not None
         try:
@@ -113,7 +114,7 @@ class Copy:
             threading.Thread(target=lambda: self.served.append(peer.serve())),
             threading.Thread(
                 target=lambda: self.ends.append(
-                    self.follower.run(theirs.fileno(), until, in_blocks=in_blocks)
+                    self.follower.run(theirs.fileno(), until, in_blocks=in_blocks, beats=beats)
                 )
             ),
         ]
@@ -154,6 +155,29 @@ def copy(leader: Leader, tmp_path: Path) -> Iterator[Copy]:
 
 def has_all(leader: Leader, peer: Peer) -> bool:
     return peer.acked == leader.feed.head
+
+
+def test_a_follower_says_that_it_is_there(leader: Leader, copy: Copy) -> None:
+    """Nothing that it owes is answered by that."""
+    peer = copy.connect(beats=True)
+    leader.append("a", b"a")  # which nobody waits for, so that nothing is said about it at once
+    until(lambda: peer.silent_s > 0.3)
+    before, silent_s = peer.acked, peer.silent_s
+
+    assert copy.follower.beat()
+    until(lambda: peer.silent_s < silent_s)
+    assert (peer.acked, copy.served) == (before, [])
+
+
+def test_a_follower_of_a_leader_that_knows_no_beats_says_nothing(
+    leader: Leader, copy: Copy
+) -> None:
+    assert not copy.follower.beat()
+    peer = copy.connect()
+    leader.append("a", b"a")
+    leader.feed.mark()
+    until(lambda: has_all(leader, peer))
+    assert not copy.follower.beat()
 
 
 def test_every_kind_of_change_is_made_again(leader: Leader, copy: Copy) -> None:

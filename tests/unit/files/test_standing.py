@@ -74,6 +74,20 @@ def test_a_broker_of_its_own_takes_out_what_they_have(tmp_path: Path) -> None:
     assert loaded(tmp_path).at_least is None
 
 
+def test_of_which_cluster_they_are_stays_whatever_else_is_noted(tmp_path: Path) -> None:
+    one = Standing(str(tmp_path))
+    one.note(is_whole=True)
+    one.note_progress(3, 100)
+    one.note_cluster("abc")
+    assert one.at_least == (3, 100)
+    one.note_damage(is_damaged=True)
+    one.note(is_whole=True, position=5, history=[])
+    for _ in range(2):
+        again = Standing(str(tmp_path))
+        again.load()
+        assert again.cluster == "abc"
+
+
 @pytest.mark.parametrize("least", [None, 7, [2], [2, "x"], [2, 700, 1], [True, 700], {}])
 def test_nonsense_is_nothing_at_least(tmp_path: Path, least: object) -> None:
     (tmp_path / STATE_FILE).write_bytes(orjson.dumps({"whole": True, "at_least": least}))

@@ -1,0 +1,145 @@
+"""Whom a leader takes for silent, and when it makes way: by what its followers say, and etcd."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lavinmq.cluster.coordinator import State
+from lavinmq.cluster.leading import Leading
+
+NODES = ("a", "b", "c")
+STATE = State(
+    epoch=1, epoch_leader="a", in_sync=NODES, members=NODES, nodes={each: {} for each in NODES}
+)
+
+
+class Leader:
+    """Node a, which leads b and c."""
+
+    def __init__(self) -> None:
+        self.lost: list[str] = []
+        self.alive = {"b", "c"}
+        self.leading: Any = Leading.__new__(Leading)
+        self.leading.sessions = set()
+        self.leading._coordinator = SimpleNamespace(me="a", state=STATE, alive=self._alive)
+        self.leading._on_lost = self.lost.append
+        self.leading._wanted, self.leading._lease_ttl = 0, 4
+        self.leading._maybe, self.leading._heard = set(), {}
+        self.leading._stuck_since, self.leading._is_asking = 0.0, True
+
+    async def _alive(self, nodes: set[str], _: float) -> set[str]:
+        return nodes & self.alive
+
+    def follower(self, node: str, *, lag_s: float = 0.0, silent_s: float = 0.0,
+                 is_beating: bool = True, sock: socket.socket | None = None) -> Any:  # fmt: skip
+        """One that follows."""
+        peer = SimpleNamespace(lag_s=lag_s, silent_s=silent_s, is_required=True)
+        # A session is known by itself.
+        session = type("Session", (), {})()
+        session.__dict__.update(
+            node=node, peer=peer, is_beating=is_beating, is_ended=False, tcp=sock
+        )
+        self.leading.sessions.add(session)
+        return session
+
+    def is_silent(self, session: Any) -> bool:
+        found: bool = self.leading._is_silent(session, session.peer)
+        return found
+
+    def unheard(self, seconds: float, *nodes: str) -> None:
+        """Nothing can be acknowledged, and these have not been heard of for so long."""
+        self.leading._stuck_since = time.monotonic() - seconds
+        self.leading._heard = {each: time.monotonic() - seconds for each in nodes}
+
+    def makes_way(self) -> bool:
+        asyncio.run(self.leading._make_way())
+        return bool(self.lost)
+
+
+@pytest.fixture
+def leader() -> Leader:
+    return Leader()
+
+
+@pytest.fixture
+def sock() -> Iterator[socket.socket]:
+    """A connection whose other end's machine answers."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as ours,
+        server.accept()[0],
+    ):
+        ours.sendall(b"x")
+        yield ours
+
+
+def test_a_follower_that_owes_nothing_is_not_silent(leader: Leader) -> None:
+    assert not leader.is_silent(leader.follower("b", silent_s=100.0))
+
+
+def test_a_follower_that_is_at_its_disk_is_not_silent(leader: Leader) -> None:
+    """As long as the others could not do without it, and it says that it is there."""
+    one = leader.follower("b", lag_s=60.0, silent_s=0.5)
+    leader.follower("c", lag_s=60.0)
+    assert not leader.is_silent(one)
+    one.peer.silent_s = 3.5
+    assert leader.is_silent(one)
+
+
+def test_a_slow_follower_is_left_when_the_others_can_do_without_it(leader: Leader) -> None:
+    one = leader.follower("b", lag_s=3.5, silent_s=0.5)
+    leader.follower("c")
+    assert leader.is_silent(one)
+
+
+def test_a_machine_counts_only_for_a_follower_that_does_not_beat(
+    leader: Leader, sock: socket.socket
+) -> None:
+    """What is in between may answer for a machine."""
+    leader.follower("c", lag_s=5.0)
+    old = leader.follower("b", lag_s=5.0, silent_s=5.0, is_beating=False, sock=sock)
+    assert not leader.is_silent(old)
+    old.is_beating = True
+    assert leader.is_silent(old)
+
+
+def test_a_leader_that_is_cut_off_makes_way(leader: Leader) -> None:
+    leader.unheard(3.6, "b", "c")
+    assert leader.makes_way()
+
+
+@pytest.mark.parametrize("alive", [set(), {"b"}])
+def test_a_leader_whose_followers_have_ended_leads_on(leader: Leader, alive: set[str]) -> None:
+    leader.unheard(3.6, "b", "c")
+    leader.alive = alive
+    assert not leader.makes_way()
+
+
+def test_a_leader_gives_its_followers_time(leader: Leader) -> None:
+    leader.unheard(3.0, "b", "c")
+    assert not leader.makes_way()
+    leader.unheard(5.0)  # they have not been here yet, or are coming back
+    assert not leader.makes_way()
+    leader.unheard(6.5)
+    assert leader.makes_way()
+
+
+def test_a_leader_that_reaches_one_of_two_leads_on(leader: Leader) -> None:
+    leader.follower("b")
+    leader.unheard(60.0, "c")
+    assert not leader.makes_way()
+
+
+def test_a_follower_that_gets_its_files_is_not_cut_off(
+    leader: Leader, sock: socket.socket
+) -> None:  # fmt: skip
+    leader.follower("b", sock=sock).peer = None
+    leader.unheard(60.0, "c")
+    assert not leader.makes_way()
