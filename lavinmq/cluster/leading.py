@@ -40,10 +40,9 @@ if TYPE_CHECKING:
 LOOK_S: Final = 0.1
 BEAT_S: Final = 1.0
 STUCK_S: Final = 6.0
-"""For which a leader that cannot acknowledge waits for followers to come before it makes way."""
+"""For which a leader that cannot acknowledge waits for a follower to come before it makes way."""
 UNHEARD_S: Final = 3.5
-"""The same of followers that beat, and have not been heard of since: this is no slow disk. By then
-the lease of one that has ended is more than half over."""
+"""The same of one that beats, and has not been heard of since: this is no slow disk."""
 BELOW_S: Final = 1.0
 """For which too few nodes are there before publishers are refused, if the operator wants that."""
 SILENT_S: Final = 3.0
@@ -162,8 +161,8 @@ class Leading:
         self._joining = threading.Lock()
         self._tickets: dict[str, tuple[int, str | None]] = {}
         """Of followers that join: from which position on they are to hear of changes, and how."""
-        self._heard: dict[str, float] = {}
-        """When followers that had been beating, and were silent then, were heard of last."""
+        self._patient_until: dict[str, float] = {}
+        """Until when followers that have gone are waited for."""
         self._is_over = False
         self._beat_at = 0.0
         self._stuck_since = 0.0
@@ -245,10 +244,10 @@ class Leading:
                 if is_required != session.peer.is_required:
                     session.peer.is_required = is_required
                 there.add(session.node)
-        away = in_sync - there - {self._coordinator.me}
+        missing = len(in_sync - there - {self._coordinator.me})
         # One that is not listed yet may not lead: it does not count.
         listed = {*self._coordinator.state.in_sync, self._coordinator.me}
-        missing = max(len(away), self.least - len(listed), 0)
+        missing = max(missing, self.least - len(listed), 0)
         self._feed.require(self.least, missing)
         is_short = len(listed & (there | {self._coordinator.me})) < self.least
         self._short_since = (self._short_since or time.monotonic()) if is_short else 0.0
@@ -258,8 +257,7 @@ class Leading:
         if not missing:
             self._stuck_since = 0.0
         elif not self._stuck_since:
-            now = time.monotonic()
-            self._stuck_since = max((self._heard.get(each, now) for each in away), default=now)
+            self._stuck_since = time.monotonic()
 
     @property
     def is_refusing(self) -> bool:
@@ -341,17 +339,20 @@ class Leading:
         }  # fmt: skip
 
     def _cut_off(self) -> set[str]:
-        """Nodes that have not been heard of for long, while nothing could be acknowledged, and are
-        alive, as etcd says."""
+        """Nodes that have been away for long, while nothing could be acknowledged, and are alive,
+        as etcd says."""
         if not self._stuck_since:
             return set()
-        now, state = time.monotonic(), self._coordinator.state
+        state = self._coordinator.state
         away = {*state.members, *state.in_sync} & set(state.nodes)
         away -= {self._coordinator.me, *self._reached()}
-        # The lease of one that has ended at the same time has to be half over.
-        least_s = max(UNHEARD_S, self._lease_ttl / 2 + 1)
-        unheard = {each for each in away & set(self._heard) if now - self._heard[each] >= least_s}
-        return unheard if now - self._stuck_since < max(STUCK_S, least_s) else away
+        if_new = self._stuck_since + self._patience_s(STUCK_S)
+        return {each for each in away if time.monotonic() >= self._patient_until.get(each, if_new)}
+
+    def _patience_s(self, least_s: float) -> float:
+        """For how long a follower that is away may be so: the lease of one that has ended at the
+        same time has to be more than half over."""
+        return max(least_s, self._lease_ttl / 2 + 1)
 
     def _could_do_without(self, cut_off: set[str]) -> bool:
         """Whether this node reaches too few to acknowledge anything, while others could, with those
@@ -503,10 +504,12 @@ class Leading:
             _log.log(level, "follower %s has gone: %s", name, why)
         peer = session.peer
         self.sessions.discard(session)
-        if peer is not None:
-            self._heard.pop(session.node, None)
-            if session.heard_at is not None:
-                self._heard[session.node] = session.heard_at
+        if session.heard_at is not None:
+            until = session.heard_at + self._patience_s(UNHEARD_S)
+        else:
+            until = time.monotonic() + self._patience_s(STUCK_S)
+        if session.node:
+            self._patient_until[session.node] = until
         self._know_peers()
         self._require()  # before the peer goes: nothing is acknowledged in between
         for each in filter(None, (peer, session.spool)):

@@ -513,7 +513,7 @@ class Node:
             raise NodeError(
                 "the files of this node are of another cluster than the one below"
                 f" {self._config.clustering_etcd_prefix!r} in etcd, and would be replaced. If that"
-                " is wanted remove .clustering_state from the data directory",
+                " is wanted remove '.clustering_state' from the data directory",
                 LOST,
             )
         await self._unfollow()

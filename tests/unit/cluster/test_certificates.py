@@ -162,9 +162,10 @@ def test_a_leader_that_speaks_no_tls_is_told_from_one_that_is_not_trusted(
             raise
 
     assert isinstance(at_once(clear, lambda: mild.connect(theirs, HOST))[1], NoTlsError)
-    ours, theirs = socket.socketpair()
     liar = of(nodes.authority, other.issue("liar", (HOST,)))
-    found = at_once(lambda: liar.accept(ours), lambda: mild.connect(theirs, HOST))[1]
+    one, another = socket.socketpair()
+    with one, another:
+        found = at_once(lambda: liar.accept(one), lambda: mild.connect(another, HOST))[1]
     assert isinstance(found, HandshakeError)
     assert not isinstance(found, NoTlsError)
 

@@ -31,7 +31,11 @@ class Leader:
         self.leading._coordinator = SimpleNamespace(me="a", state=STATE, alive=self._alive)
         self.leading._on_lost = self.lost.append
         self.leading._wanted, self.leading._lease_ttl = 0, 4
-        self.leading._maybe, self.leading._heard = set(), {}
+        self.leading._maybe, self.leading._patient_until = set(), {}
+        self.leading._is_over, self.leading._said, self.leading._peers = False, ("", ""), set()
+        self.leading._feed = SimpleNamespace(require=lambda *_: None)
+        self.leading._short_since = 0.0
+        self.leading._broker = SimpleNamespace(loop=SimpleNamespace(is_below=False))
         self.leading._stuck_since, self.leading._is_asking = 0.0, True
 
     async def _alive(self, nodes: set[str], _: float) -> set[str]:
@@ -44,8 +48,8 @@ class Leader:
         # A session is known by itself.
         session = type("Session", (), {})()
         session.__dict__.update(
-            node=node, peer=peer, is_beating=is_beating, is_ended=False, tcp=sock
-        )
+            node=node, peer=peer, is_beating=is_beating, is_ended=False, tcp=sock, is_known=False,
+        )  # fmt: skip
         self.leading.sessions.add(session)
         return session
 
@@ -53,10 +57,19 @@ class Leader:
         found: bool = self.leading._is_silent(session, session.peer)
         return found
 
-    def unheard(self, seconds: float, *nodes: str) -> None:
-        """Nothing can be acknowledged, and these have not been heard of for so long."""
+    def stuck(self, seconds: float) -> None:
+        """Nothing can be acknowledged for so long."""
         self.leading._stuck_since = time.monotonic() - seconds
-        self.leading._heard = {each: time.monotonic() - seconds for each in nodes}
+
+    def gone(self, node: str, *, unheard_s: float | None = None) -> None:
+        """The connection of a follower has ended: by its silence, or by itself."""
+        peer = SimpleNamespace(is_required=True, close=lambda: None)
+        session = type("Session", (), {})()
+        session.__dict__.update(
+            node=node, where="w", peer=peer, spool=None, is_known=True, is_ended=True,
+            heard_at=None if unheard_s is None else time.monotonic() - unheard_s,
+        )  # fmt: skip
+        self.leading._ended(session, "")
 
     def makes_way(self) -> bool:
         asyncio.run(self.leading._make_way())
@@ -111,29 +124,38 @@ def test_a_machine_counts_only_for_a_follower_that_does_not_beat(
 
 
 def test_a_leader_that_is_cut_off_makes_way(leader: Leader) -> None:
-    leader.unheard(3.6, "b", "c")
+    for each in ("b", "c"):
+        leader.gone(each, unheard_s=3.6)
     assert leader.makes_way()
 
 
 @pytest.mark.parametrize("alive", [set(), {"b"}])
 def test_a_leader_whose_followers_have_ended_leads_on(leader: Leader, alive: set[str]) -> None:
-    leader.unheard(3.6, "b", "c")
+    for each in ("b", "c"):
+        leader.gone(each, unheard_s=3.6)
     leader.alive = alive
     assert not leader.makes_way()
 
 
 def test_a_leader_gives_its_followers_time(leader: Leader) -> None:
-    leader.unheard(3.0, "b", "c")
+    leader.stuck(5.0)  # they have not been here yet
     assert not leader.makes_way()
-    leader.unheard(5.0)  # they have not been here yet, or are coming back
+    leader.gone("b", unheard_s=3.0)
+    leader.gone("c", unheard_s=3.6)
     assert not leader.makes_way()
-    leader.unheard(6.5)
+    leader.stuck(60.0)
+    leader.gone("b")  # it has joined, and makes another connection
+    assert not leader.makes_way()
+
+
+def test_a_leader_to_which_nobody_comes_makes_way(leader: Leader) -> None:
+    leader.stuck(6.1)
     assert leader.makes_way()
 
 
 def test_a_leader_that_reaches_one_of_two_leads_on(leader: Leader) -> None:
     leader.follower("b")
-    leader.unheard(60.0, "c")
+    leader.gone("c", unheard_s=60.0)
     assert not leader.makes_way()
 
 
@@ -141,5 +163,5 @@ def test_a_follower_that_gets_its_files_is_not_cut_off(
     leader: Leader, sock: socket.socket
 ) -> None:  # fmt: skip
     leader.follower("b", sock=sock).peer = None
-    leader.unheard(60.0, "c")
+    leader.gone("c", unheard_s=60.0)
     assert not leader.makes_way()
