@@ -397,7 +397,10 @@ cdef class Follower:
         self.w.is_lazy = is_lazy
         self.w.unpack.is_on = in_blocks
         with nogil:
+            # Whoever beats sees the connection that this is about.
+            pthread_mutex_lock(&self.w.lock)
             self.w.may_beat = beats
+            pthread_mutex_unlock(&self.w.lock)
             end = follow_run(&self.w)
             error = errno
             # Who runs this may close the connection next.

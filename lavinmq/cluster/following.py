@@ -191,7 +191,7 @@ class Following:
     def _connection(self, sock: socket.socket) -> Link:
         """What is said goes by this. Raises: OSError, PeerError."""
         frames.tune(sock)
-        if not self.is_encrypted:
+        if self._certificates is None or self._is_clear:
             return sock
         return self._certificates.connect(sock, self._address[0])
 

@@ -18,7 +18,6 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from lavinmq._cluster import Channel
 from lavinmq.cluster.certificates import Certificates
 from lavinmq.config.values import defaults
 from perf.micro.two_nodes import Connection, two_nodes
@@ -38,7 +37,7 @@ def connected(certificates: Certificates | None) -> tuple[Connection, Connection
         each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if certificates is None:
         return ours, theirs
-    found: list[Channel] = []
+    found: list[Connection] = []
     thread = threading.Thread(target=lambda: found.append(certificates.accept(ours)))
     thread.start()
     end = certificates.connect(theirs, HOST)
