@@ -5,6 +5,8 @@ Source: docs/http-api.md.
 
 from __future__ import annotations
 
+import base64
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -102,9 +104,10 @@ def _check_shovel(value: dict[str, Any], user: Identity, vhost: str, default_use
     source, to = parsed.source, parsed.destination
     for place in source.places:
         if place.is_local:
-            _check_source(user, place.vhost, source.queue, source.exchange)
+            _check_source(user, place.vhost, source.queue, source.exchange, source.key)
             _check_arguments(user, place.vhost, source.queue, source.queue_arguments)
     if not isinstance(to, values.Destination):
+        _check_headers(to.headers, user, default_user)
         return
     for there in [place.vhost for place in to.places if place.is_local]:
         if to.queue is None:
@@ -115,12 +118,17 @@ def _check_shovel(value: dict[str, Any], user: Identity, vhost: str, default_use
             _check_arguments(user, there, to.queue, to.queue_arguments)
 
 
-def _check_source(user: Identity, there: str, queue: str | None, exchange: str | None) -> None:
+def _check_source(
+    user: Identity, there: str, queue: str | None, exchange: str | None, key: str
+) -> None:
     for name in filter(None, (queue, exchange)):
         if not (user.can_read(there, name) and user.can_configure(there, name)):
             raise _no_access(user, "source", name, there)
     if queue and exchange and not user.can_write(there, queue):
         raise _no_access(user, "source", queue, there)  # it is bound, which takes that
+    rights = user.key_rights(there, exchange) if exchange else None
+    if rights is not None and not rights.can_read(key):
+        raise bad_request(f"{user.name} can't bind to '{exchange}' with key '{key}'")
 
 
 def _check_arguments(
@@ -156,8 +164,8 @@ def _no_access(user: Identity, what: str, name: str, there: str) -> ApiError:
 def _check_uris(uris: list[str], user: Identity, default_user: str) -> None:
     """What only an administrator may have in a URI. Raises: ApiError 400.
 
-    The broker reads files that a URI names, and connects from this machine, from which alone the
-    default user may log in.
+    The broker reads files that a URI names, connects from this machine, from which alone the
+    default user may log in, and holds a frame and a message as a whole.
     """
     if user.has_tag("administrator"):
         return
@@ -167,9 +175,34 @@ def _check_uris(uris: list[str], user: Identity, default_user: str) -> None:
         files = places.files_of(uri)
         if files:
             raise bad_request(f"'{files[0]}' in a URI names a file: for administrators only")
-        name = places.user_of(uri)
-        if name in ("guest", default_user):
-            raise bad_request(
-                f"A URI with the user '{name}', whom brokers let in from their own machine only,"
-                " is for administrators"
-            )
+        large = places.large_of(uri)
+        if large:
+            raise bad_request(f"'{large}' in a URI above its default is for administrators only")
+        _check_login(places.user_of(uri), "A URI with", default_user)
+
+
+def _check_headers(headers: Mapping[str, str], user: Identity, default_user: str) -> None:
+    """A login in a header of a webhook is one as in its URI. Raises: ApiError 400."""
+    if user.has_tag("administrator"):
+        return
+    for name, text in headers.items():
+        if name.lower() == "cookie":
+            raise bad_request("'Cookie' in 'dest-headers' may log in: for administrators only")
+        scheme, _, login = text.strip().partition(" ")
+        if name.lower().endswith("authorization") and scheme.lower() == "basic":
+            _check_login(_user_of_basic(login), "A header with", default_user)
+
+
+def _user_of_basic(login: str) -> str:
+    """The user of basic authentication, read as leniently as any server may read it."""
+    plain = re.sub(r"[^A-Za-z0-9+/]", "", login.replace("-", "+").replace("_", "/"))
+    decoded = base64.b64decode(plain[: len(plain) - (len(plain) % 4 == 1)] + "==")
+    return decoded.partition(b":")[0].decode(errors="replace")
+
+
+def _check_login(name: str, what: str, default_user: str) -> None:
+    if name in ("guest", default_user):
+        raise bad_request(
+            f"{what} the user '{name}', whom brokers let in from their own machine only, is for"
+            " administrators"
+        )

@@ -26,6 +26,8 @@ ALIASES: Final = {
 """Names of other brokers for options of the client."""
 WITHOUT_EFFECT: Final = frozenset({"depth", "fail_if_no_peer_cert", "locale", "product"})
 FILES: Final = ("cacertfile", "certfile", "keyfile")
+BOUNDS: Final = ("frame_max", "max_message_size")
+"""Options that say how much is held of what a peer sends."""
 OURS: Final = frozenset({
     "auth", "cacertfile", "certfile", "channel_max", "connect_timeout", "frame_max", "heartbeat",
     "keyfile", "max_message_size", "name", "server_name", "tcp_keepalive", "verify",
@@ -81,6 +83,12 @@ def parse(uri: str, own_vhost: str) -> Place:
 def files_of(uri: str) -> list[str]:
     """The options of a URI that name files."""
     return [name for name in _options(urlsplit(uri).query) if name in FILES]
+
+
+def large_of(uri: str) -> str:
+    """The option by which a peer may have more held here than by default; empty: none."""
+    options, least = Config().updated(_options(urlsplit(uri).query)), Config()
+    return next((name for name in BOUNDS if getattr(options, name) > getattr(least, name)), "")
 
 
 def user_of(uri: str) -> str:

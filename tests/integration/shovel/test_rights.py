@@ -54,12 +54,45 @@ def test_nobody_becomes_the_default_user(bench: Bench, maker: Api, login: str, s
         {"src-uri": "amqp:///other"},
         {"src-uri": "amqp://u:p@h/?cacertfile=/etc/passwd"},
         {"src-uri": " amqp://u:p@h/"},
+        {"src-uri": "amqp://u:p@h/?frame_max=134217728"},
+        {"dest-uri": "amqp://u:p@h/?max_message_size=2147483648"},
         {"src-uri": "am\tqp://u:p@h/"},
     ],
 )
 def test_what_permissions_do_not_allow_is_refused(maker: Api, more: dict[str, Any]) -> None:
     answer = put(maker, f"{SHOVEL}/s", MINE | more)
     assert answer.status == 400, answer
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="},
+        {"authorization": "bAsIc  Z3Vlc3Q6Z3Vlc3Q"},
+        {"Proxy-Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q"},
+        {"X-A": "b", "Authorization": "basic Z3Vl c3Q6Z3Vlc3Q="},
+        {"Cookie": "m=%7Cauth:Z3Vlc3Q6Z3Vlc3Q%3D"},
+    ],
+)
+def test_no_webhook_logs_in_as_the_default_user(
+    bench: Bench, maker: Api, headers: dict[str, str]
+) -> None:
+    """The API of this broker hears it from its own machine, as administrator."""
+    hook = {"dest-uri": f"http://127.0.0.1:{bench.broker.http_port}/api/definitions",
+            "src-uri": "amqp://", "src-queue": "mine", "dest-headers": headers}  # fmt: skip
+    answer = put(maker, f"{SHOVEL}/s", hook)
+    assert answer.status == 400 and b"administrators" in answer.content
+    hook["dest-headers"] = {"Authorization": "Bearer Z3Vlc3Q6"}
+    assert put(maker, f"{SHOVEL}/s", hook).status == 201
+
+
+def test_topic_permissions_count_for_the_key_of_the_source(bench: Bench, maker: Api) -> None:
+    rights = {"exchange": "minex", "read": "^a$", "write": "^a$"}
+    assert bench.api("PUT", "/api/topic-permissions/%2F/maker", rights).status < 300
+    source = {"src-uri": "amqp://", "src-exchange": "minex", "dest-uri": "amqp://",
+              "dest-queue": "mine2"}  # fmt: skip
+    for key, status in (("#", 400), ("b", 400), ("", 400), ("a", 201)):
+        assert put(maker, f"{SHOVEL}/s", source | {"src-exchange-key": key}).status == status
 
 
 def test_a_queue_is_bound_by_who_may_write_to_it_alone(bench: Bench) -> None:
