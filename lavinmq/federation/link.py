@@ -31,6 +31,8 @@ FIGURES: Final = (
 """What is counted: messages taken from the upstream, their bytes, those that are safe here, those
 that have passed too many links, those whose end is not known, attempts that were refused here, and
 connections that were made again."""
+MOST_NAME: Final = 255
+"""Bytes of the name that an upstream has for itself, as of other names of AMQP."""
 STATUS: Final = {"Running": "running", "Starting": "starting", "Error": "stopped",
                  "Paused": "paused", "Terminated": "terminated"}  # fmt: skip
 """LavinMQ's words; a link that fails waits, which it calls stopped."""
@@ -172,7 +174,8 @@ class LinkRun:
         found: dict[str, Any] = {"vhost": self._rotation.place.vhost}
         link = self.client._core.link
         name = link.server_properties.get("cluster_name") if link is not None else None
-        if isinstance(name, str):
+        # It goes into each message: no peer makes them as large as it likes.
+        if isinstance(name, str) and len(name.encode(errors="surrogateescape")) <= MOST_NAME:
             found["cluster-name"] = name
         return found
 

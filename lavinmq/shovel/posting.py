@@ -377,7 +377,7 @@ class Posting:
             if outcome == "retry" and answer.status in OF_ALL:
                 self._server_failed(job, said, answer.retry_after_s, connection.place)
             else:
-                if answer.text:
+                if answer.text and self._requests.is_shown(answer.text):
                     said = f"{said}: {answer.text}"
                 self._works()
                 self._settle(job, outcome, said, is_asked_for, answer.retry_after_s)

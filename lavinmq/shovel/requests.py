@@ -17,7 +17,7 @@ import time
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
 from lavinmq.shovel import hook
 
@@ -29,6 +29,8 @@ MAX_HEADER_BYTES: Final = 16_384
 """Of all that a message adds to the head; most servers take no more."""
 MAX_JSON: Final = 4 << 20
 """Bytes of bodies in a request that is JSON: it is made in one go, and others wait meanwhile."""
+LEAST_TOLD: Final = 6
+"""Characters of a secret by which it is known in what a server answers."""
 _UNSAFE: Final = re.compile(r"[^\x20-\x7e\x80-\xff]")
 _SAFE_PATH: Final = "/?&=%:@!$'()*+,;~-._"
 _EVENTS: Final = {False: "application/cloudevents+json", True: "application/cloudevents-batch+json"}
@@ -49,6 +51,7 @@ class Requests:
         self._has_type = "content-type" in own
         self._lines_of: tuple[HookPlace, str] | None = None
         self._lines = ""
+        self._secrets = _beginnings(to)
         self._taken = own | hook.OURS | {
             "x-shovel", "x-message-id", "content-type", "authorization", "cookie",
         }  # fmt: skip
@@ -78,6 +81,11 @@ class Requests:
             head.append(self._signature(str(given or f"{self._run}-{number}"), body))
         head.append(f"Content-Length: {len(body)}\r\n\r\n")
         return "".join(head).encode("latin-1") + body
+
+    def is_shown(self, text: str) -> bool:
+        """Whether people may read what a server says: one that repeats what it was sent would show
+        them secrets of the parameter."""
+        return not any(each in text for each in self._secrets)
 
     def _first_lines(self, place: HookPlace, path: str) -> str:
         """What is the same in all requests to a place."""
@@ -166,6 +174,18 @@ class Requests:
         else:
             event["data"] = _read(payload) if is_json else payload
         return event
+
+
+def _beginnings(to: Hook) -> frozenset[str]:
+    """How the secrets of a parameter begin: what is shown of an answer may end within one."""
+    secrets = [text.rpartition(" ")[2] for text in to.headers.values()]
+    for place in to.places:
+        secrets += [value for _, value in parse_qsl(place.path.partition("?")[2])]
+        if place.authorization is not None:
+            login = place.authorization.rpartition(" ")[2]
+            password = base64.b64decode(login).decode(errors="replace").partition(":")[2]
+            secrets += [login, password, quote(password, safe="")]
+    return frozenset(each[:LEAST_TOLD] for each in secrets if each)
 
 
 def _payload(body: bytes) -> tuple[str, str]:

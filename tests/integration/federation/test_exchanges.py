@@ -267,6 +267,33 @@ def test_a_ring_of_three_ends(
     assert all(site.api.get("/api/queues/%2F/q")["messages"] == 0 for site, _ in ring)
 
 
+def test_keys_of_an_upstream_count_there_and_here(up: Site, down: Site) -> None:
+    federated(up, down, **{
+        "expires": 3_600_000, "message-ttl": 1_800_000, "queue-type": "classic", "exchange": "y",
+        "consumer-tag": "mine", "trust-user-id": True, "resource-cleanup-mode": "never",
+        "prefetch-count": 7, "bind-nowait": True, "channel-use-mode": "single", "max-hops": 3,
+    })  # fmt: skip
+    [name] = [each for each in up.names("queues") if each.startswith("federation: y -> ")]
+    [queue] = [each for each in up.api.get("/api/queues") if each["name"] == name]
+    assert queue["arguments"] == {
+        "x-internal-purpose": "federation", "x-expires": 3_600_000, "x-message-ttl": 1_800_000,
+        "x-queue-type": "classic",
+    }  # fmt: skip
+    [consumer] = up.api.get("/api/consumers")
+    assert (consumer["consumer_tag"], consumer["prefetch_count"]) == ("mine", 7)
+    [internal] = [each for each in up.api.get("/api/exchanges") if each["name"] == name]
+    assert internal["arguments"]["x-max-hops"] == 3
+    publish(up, "a.1", exchange="y", user_id="guest")
+    assert take(down, "q", 1)[0].properties["user_id"] == "guest"
+    scraped = down.api("GET", "/metrics/detailed?family=federation_metrics").content.decode()
+    labels = '{vhost="/", upstream="u", type="exchange", resource="x"}'
+    for metric in ("running", "messages_taken_total", "messages_total"):
+        assert f"lavinmq_detailed_federation_link_{metric}{labels} 1\n" in scraped
+    assert down.api("DELETE", "/api/policies/%2F/fed").status == 204
+    until(lambda: not up.api.get("/api/connections"), "the link is gone")
+    assert name in up.names("queues")
+
+
 def test_a_link_and_an_upstream_are_paused_over_restarts(up: Site, down: Site) -> None:
     federated(up, down)
     for path in ("u", "u/exchange/x"):
