@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lavinmq.client._engine import Passage, Rewriter
 from lavinmq.client.aio import AsyncProducer
+from lavinmq.client.errors import Error
 from lavinmq.shovel.connecting import PlaceClient, Rotation
 from lavinmq.shovel.passing import Trouble, hand_over, open_producer, refusal
 from lavinmq.shovel.source import Position, Source, ensure_queue, quietly
@@ -110,7 +111,7 @@ class Move:
             wanted=source.left, is_stream=source.values.is_stream,
         )  # fmt: skip
         if to.adds_forward:
-            self._places.moved = source.places.moved = self._rename
+            self._places.moved, source.places.moved = self._begin_anew, self._rename
         consumer = await source.open(queue, self._passage)
         for client in (source.client, self._destination):
             await quietly(client._core.release())
@@ -152,6 +153,19 @@ class Move:
         """Another place has taken over: `x-shovelled` names it from now on."""
         assert self._passage is not None
         self._passage.rewriter = self._rewriter()
+
+    def _begin_anew(self) -> None:
+        """Another destination has taken over: what is under way has the name of the first, so all
+        that the source still has comes again, by another run."""
+        consumer, producer, passage = self._source.consumer, self._producer, self._passage
+        self._rename()
+        if consumer is None or producer is None or self._values.ack_mode == "no-ack":
+            return
+        assert passage is not None
+        why = Error(f"another destination has taken over: {self._places.place.shown}")
+        passage.close()
+        producer.finish(why)
+        consumer.finish(why)
 
     def _forwarded(self) -> dict[str, Any]:
         """The entry of `x-shovelled` that says by whom a message was moved."""

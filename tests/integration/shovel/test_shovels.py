@@ -356,23 +356,28 @@ def test_headers_and_properties_are_added_on_request(bench: Bench) -> None:
 def test_the_header_names_the_place_that_a_message_went_to(
     bench: Bench, broker_factory: BrokerFactory
 ) -> None:
+    """Also that of one which another place had refused before."""
     one, other = broker_factory(), broker_factory()
+    with Client(one.uri) as there:
+        there.queue("to", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     with Client(bench.broker.uri) as client:
         producer = client.producer("from")
         bench.put("s", src_uri="amqp://", src_queue="from", dest_uri=[one.uri, other.uri],
                   dest_queue="to", dest_add_forward_headers=True, reconnect_delay=0,
                   dest_failover="ordered")  # fmt: skip
-        for place, body in ((one, b"1"), (other, b"2")):
-            producer.publish(body).result(WAIT_S)
-            with Client(place.uri) as there, there.consumer("to") as consumer:
-                message = consumer.get(WAIT_S)
-                while message is not None and message.body != body:
-                    message = consumer.get(WAIT_S)  # one that is sent anew says where it went first
-            assert message is not None
+        producer.publish(b"1").result(WAIT_S)
+        until(lambda: bench.ready("from") == 0, "the first one has gone")
+        producer.publish(b"2").result(WAIT_S)
+        until(lambda: bench.row("s")["refused"], "the second one is refused")
+        with Client(one.uri) as there, there.consumer("to") as consumer:
+            first = consumer.get(WAIT_S)
+        one.kill()
+        with Client(other.uri) as there, there.consumer("to") as consumer:
+            second = consumer.get(WAIT_S)
+        for message, body, place in ((first, b"1", one), (second, b"2", other)):
+            assert message is not None and message.body == body
             [entry] = message.headers["x-shovelled"]
             assert f":{place.port}" in entry["dest-uri"]
-            one.stop()
-            until(lambda: bench.row("s")["reconnects"] and bench.state("s") == "Running", "other")
 
 
 def test_deleting_it_ends_it(bench: Bench) -> None:
