@@ -47,6 +47,7 @@ from lavinmq.vhost.vhost import VHost
 from lavinmq.vhost.vhosts import VHosts
 
 if TYPE_CHECKING:
+    from lavinmq.client.rounds import Rounds
     from lavinmq.integrity.keeper import Integrity
     from lavinmq.vhost.exchange import Exchange
     from lavinmq.vhost.queue import Queue
@@ -201,6 +202,8 @@ class Broker:
         self.mqtt: Mqtt | None = None
         self.shovels: Follower | None = None
         self.federation: Federation | None = None
+        self.rounds: Rounds | None = None
+        """Looks after the connections of both."""
         self.cluster: Cluster | None = None
         self.refuses: Callable[[], str] | None = None
         """Says why nothing but reading streams is served; None: all is."""

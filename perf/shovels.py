@@ -2,8 +2,9 @@
 
 Run from the root of the repository, on a machine with nothing else to do:
 
-    .venv/bin/python perf/shovels.py [--messages 1000000] [--reps 3] [--only NAME,...]
+    .venv/bin/python perf/shovels.py [--messages 1000000] [--reps 3] [--only NAME,...] [--short]
 
+With `--short` it takes some two minutes: once, a fifth of the messages and of the idle shovels.
 The broker that runs the shovel has a core of its own; the other broker, or the bare HTTP server,
 has another. A queue is filled first. What is measured begins when the shovel is set, and ends when
 all has arrived; CPU seconds are those of the broker that runs the shovel. RabbitMQ, where it is
@@ -36,7 +37,11 @@ from perf import brokers, measure
 SHOVEL_CORE, OTHER_CORE = 0, 1
 LOGIN: Final = {"Authorization": "Basic " + base64.b64encode(b"guest:guest").decode()}
 BATCH: Final = 10_000
+START_S: Final = 240.0
+"""RabbitMQ needs a minute where others work."""
 IDLE: Final = 1000
+SHORT: Final = 5
+"""What `--short` divides by."""
 SERVE: Final = "--serve"
 RABBITMQ: Final = "rabbitmq"
 OPTIONS: Final = (
@@ -106,7 +111,7 @@ def site(command: str, core: int) -> Iterator[Site]:
         raise measure.BenchError(f"{contender.label} is not installed")
     with tempfile.TemporaryDirectory() as place:
         launch = contender.launch(Path(place), 16)
-        with brokers.RunningBroker(launch, core, Path(place) / "output") as running:
+        with brokers.RunningBroker(launch, core, Path(place) / "output", START_S) as running:
             yield Site(running, port)
 
 
@@ -202,8 +207,8 @@ def federated(command: str, count: int) -> Result:
         )  # fmt: skip
 
 
-def idle(command: str) -> str:
-    """KiB of a shovel that has nothing to do, between two queues of two brokers."""
+def idle(command: str, count: int) -> str:
+    """KiB of each of many shovels that have nothing to do, between two queues of two brokers."""
     with site(command, SHOVEL_CORE) as here, site(command, OTHER_CORE) as there:
         value = {"src-uri": "amqp://", "dest-uri": there.uri}
 
@@ -215,10 +220,10 @@ def idle(command: str) -> str:
 
         begin(range(10))
         before = here.memory()
-        begin(range(10, 10 + IDLE))
+        begin(range(10, 10 + count))
         cpu = here.cpu_s()
         time.sleep(10)
-        kib = (here.memory() - before) / IDLE / 1024
+        kib = (here.memory() - before) / count / 1024
         share = (here.cpu_s() - cpu) * 10
         return f"{kib:.1f} KiB each with queue and connections, {share:.1f} % of a core"
 
@@ -261,15 +266,19 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--reps", type=int, default=3)
     parser.add_argument("--only", default="")
+    parser.add_argument("--short", action="store_true")
     parser.add_argument("--broker-command", default=f"{sys.executable} -m lavinmq")
     options = parser.parse_args()
+    if options.short:
+        options.messages, options.reps = options.messages // SHORT, 1
     wanted = [name for name in options.only.split(",") if name] or [*PARTS, "idle"]
     for name in wanted:
         if name == "idle":
-            print(f"idle: {idle(options.broker_command)}", flush=True)
+            count = IDLE // SHORT if options.short else IDLE
+            print(f"idle: {idle(options.broker_command, count)}", flush=True)
             continue
         share, part = PARTS[name]
-        count = int(options.messages * share) // BATCH * BATCH
+        count = max(int(options.messages * share) // BATCH, 1) * BATCH
         results = [part(options.broker_command, count) for _ in range(options.reps)]
         rates = sorted(each.per_s / 1e3 for each in results)
         cpus = sorted(each.cpu_s_per_m for each in results)

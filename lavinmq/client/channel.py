@@ -65,11 +65,11 @@ class AsyncChannel:
         self._ring.attach(chan.number, link.frame_max)
         chan.on_return = self.returned.append
         chan.on_close = self._on_close
-        link.senders[chan.number] = self
+        chan.sender = self
         self._chan = chan
         return self
 
-    def _on_close(self, error: Exception) -> None:
+    def _on_close(self, _: Chan, error: Exception) -> None:
         self._ring.give_up(error)
         self.progressed()
 
@@ -267,7 +267,7 @@ class AsyncChannel:
             if self._chan.error is None:
                 self._chan.link.pump()
             await self._chan.close()
-            self._chan.link.senders.pop(self._chan.number, None)
+            self._chan.sender = None
 
     async def __aenter__(self) -> Self:
         if self._chan is None:

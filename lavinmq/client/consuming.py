@@ -196,9 +196,7 @@ class BaseConsumer(Member):
                 self.all_taken()  # what said so went with the old channel
         self._chan = chan
         self._held = self._held_bytes = 0
-        chan.on_cancel = lambda tag: self._on_cancel(chan, tag)
-        chan.on_close = lambda error: self._on_close(chan, error)
-        link.senders[chan.number] = self
+        chan.on_cancel, chan.on_close, chan.sender = self._on_cancel, self._on_close, self
         if self.prefetch:
             await chan.call("basic.qos", 0, self.prefetch, False)
         if not self._is_paused:

@@ -40,6 +40,7 @@ from lavinmq.client.errors import (
 )
 from lavinmq.client.link import Chan, Link, token_of
 from lavinmq.client.opening import open_link
+from lavinmq.client.rounds import Rounds
 from lavinmq.client.topology import BindingSpec, Entity, QueueSpec, Topology
 from lavinmq.client.url import Endpoint, Target
 from lavinmq.client.values import ConnectionState
@@ -108,7 +109,7 @@ class Core:
         "_since", "_supervisor", "_tasks", "_up_since", "_waiting", "_watcher", "bytes_in",
         "bytes_out", "callbacks", "changed", "config", "connects", "dispatch", "front", "gave_up",
         "is_beside", "last_error", "link", "loop", "members", "opening", "poll_detected",
-        "reconnect_attempts", "reconnects", "state",
+        "reconnect_attempts", "reconnects", "rounds", "state",
         "target", "topology",
     )  # fmt: skip
 
@@ -125,7 +126,8 @@ class Core:
         self.link: Link | None = None
         self.is_beside = beside is not None
         self.topology: Topology = Topology() if beside is None else beside.topology
-        self.members: dict[Member, None] = {}
+        # A tuple, as others here: there may be thousands of clients with one or none each.
+        self.members: tuple[Member, ...] = ()
         self._known: list[weakref.ref[Any]] = []
         self._known_most = 16
         self._done_before = 0
@@ -157,10 +159,12 @@ class Core:
         self._failures, self._delay_s = 0, 0.0
         self._up_since, self._done_at = 0.0, 0
         """When the connection that there is, or was last, was made; what was done until then."""
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: tuple[asyncio.Future[None], ...] = ()
         """Who waits for another state."""
         self._admin_lock: asyncio.Lock | None = None
         self._watcher: asyncio.TimerHandle | None = None
+        self.rounds: Rounds | None = None
+        """Who looks after it, if it does not do so itself."""
         self._is_started = False
 
     # ---- what the fronts ask for
@@ -177,7 +181,10 @@ class Core:
         self.set_state(ConnectionState.CONNECTING, None)
         first = self._first = self.loop.create_future()
         self._supervisor = self.loop.create_task(self._supervise())
-        self._watcher = self.loop.call_later(self.config.health_interval, self._watch)
+        if self.rounds is not None:
+            self.rounds.add(self)
+        else:
+            self._watcher = self.loop.call_later(self.config.health_interval, self._watch)
         if self.config.token is not None and self.config.token_interval:
             self.spawn(self._renew())
         if self.config.fail_fast:
@@ -225,7 +232,7 @@ class Core:
                     if self.link is not None and self.is_connected:
                         return self.link
                     waiting: asyncio.Future[None] = self.loop.create_future()
-                    self._waiting.append(waiting)
+                    self._waiting += (waiting,)
                     await waiting
         except TimeoutError:
             cause = f": {self.last_error}" if self.last_error else ""
@@ -285,7 +292,7 @@ class Core:
         """A producer or a consumer begins. Raises: why it cannot."""
         if self.state in (ConnectionState.CLOSING, ConnectionState.CLOSED):
             raise ClosedError("the client was closed")
-        self.members[member] = None
+        self.members += (member,)
         self._known.append(weakref.ref(member))
         if len(self._known) > self._known_most:
             self._known = [each for each in self._known if each() is not None]
@@ -297,7 +304,7 @@ class Core:
             except ClientConnectionError:
                 pass  # the next connection is its
             except BaseException:
-                self.members.pop(member, None)
+                self._drop(member)
                 raise
 
     @property
@@ -312,9 +319,14 @@ class Core:
 
     def exit(self, member: Member) -> None:
         """A producer or a consumer has ended."""
-        if member in self.members:
-            del self.members[member]
+        if self._drop(member):
             self._done_before += member.done
+
+    def _drop(self, member: Member) -> bool:
+        """Whether it was there."""
+        before = self.members
+        self.members = tuple(each for each in before if each is not member)
+        return len(self.members) < len(before)
 
     # ---- callbacks and tasks
 
@@ -365,7 +377,7 @@ class Core:
         if old is ConnectionState.BLOCKED:
             self._blocked_seconds += now - self._since
         self._since, self.state = now, state
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting = self._waiting, ()
         for each in waiting:
             if not each.done():
                 each.set_result(None)
@@ -481,12 +493,13 @@ class Core:
     async def _begin(self, link: Link) -> None:
         """Restore on a new connection all that there was. Raises: why it ended."""
         link.on_blocked = self._on_blocked
+        link.is_watched()
         self.connects += 1
         self._admin = None
         if self.connects > 1 and self.config.topology_recovery == "declared":
             await self._restore(link)
         self.link = link
-        for member in list(self.members):
+        for member in self.members:
             await self._guarded_join(member, link)
         if link.lost.done():
             self.link = None
@@ -553,7 +566,7 @@ class Core:
         self.link = None
         self._count(link)
         self.set_state(ConnectionState.RECONNECTING, cause)
-        for member in list(self.members):
+        for member in self.members:
             member.leave(cause)
 
     def _count(self, link: Link) -> None:
@@ -566,7 +579,7 @@ class Core:
         if self._watcher is not None:
             self._watcher.cancel()
         self.set_state(ConnectionState.CLOSED, cause)
-        members, self.members = self.members, {}
+        members, self.members = self.members, ()
         for member in members:
             member.finish(cause)
 
@@ -597,19 +610,31 @@ class Core:
     # ---- the poll
 
     def _watch(self) -> None:
-        """Look after the connection, in case that an event was missed; again and again."""
+        """Look after the connection, again and again."""
         self._watcher = self.loop.call_later(self.config.health_interval, self._watch)
+        self.look()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there will be no other connection."""
+        return self.state is ConnectionState.CLOSED
+
+    def look(self) -> None:
+        """Look after the connection, in case that an event was missed, and tell that we live."""
         link = self.link
         try:
             if link is not None and not link.lost.done():
                 self._look_at(link)
             elif link is None:
-                for member in list(self.members):
+                for member in self.members:
                     member.tick(True)
         except Exception as error:  # noqa: BLE001 - the poll goes on
             self.tell("error", error)
 
     def _look_at(self, link: Link) -> None:
+        link.beat()
+        if link.lost.done():
+            return
         is_blocked = link.blocked_since is not None
         timeout = self.config.blocked_timeout
         if link.blocked_since is not None and timeout is not None:
@@ -622,7 +647,7 @@ class Core:
             self.poll_detected += 1
             link.end(ConnectionLost("the poll found the socket dead"))
             return
-        for member in list(self.members):
+        for member in self.members:
             try:
                 member.tick(is_blocked)
             except (ConfirmTimeout, ConnectionLost) as error:
@@ -632,7 +657,7 @@ class Core:
                 link.end(lost)
                 return
         if link.rest():
-            for member in list(self.members):
+            for member in self.members:
                 member.rest()
 
     # ---- access tokens

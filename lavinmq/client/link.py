@@ -91,15 +91,24 @@ class Chan:
 
     __slots__ = (
         "_waiting", "error", "link", "number", "on_cancel", "on_close", "on_return", "port",
+        "sender",
     )  # fmt: skip
 
-    def __init__(self, link: Link, port: _engine.Port) -> None:
-        self.link, self.port, self.number = link, port, port.number
+    port: _engine.Port
+    """What the input knows of it; a connection itself, channel 0, has none."""
+
+    def __init__(self, link: Link, port: _engine.Port | None) -> None:
+        self.link, self.number = link, 0 if port is None else port.number
+        if port is not None:
+            self.port = port
         self.error: Exception | None = None
-        self.on_cancel: Callable[[str], None] | None = None
-        self.on_close: Callable[[Exception], None] | None = None
+        self.sender: Sender | None = None
+        """Who has something to send by it."""
+        self.on_cancel: Callable[[Chan, str], None] | None = None
+        self.on_close: Callable[[Chan, Exception], None] | None = None
         self.on_return: Callable[[_engine.Message], None] | None = None
-        self._waiting: list[tuple[frozenset[int], asyncio.Future[Any]]] = []
+        # Mostly empty, as others here, and there may be thousands.
+        self._waiting: tuple[tuple[frozenset[int], asyncio.Future[Any]], ...] = ()
 
     def send(self, name: str, *values: Any) -> None:
         """Send a method without waiting. Raises: what ended the channel."""
@@ -116,7 +125,7 @@ class Chan:
         """
         self.send(name, *values)
         future: asyncio.Future[Any] = self.link.loop.create_future()
-        self._waiting.append((methods.REPLIES[methods.IDS[name]], future))
+        self._waiting += ((methods.REPLIES[methods.IDS[name]], future),)
         try:
             async with asyncio.timeout(self.link.config.rpc_timeout):
                 return await future
@@ -134,12 +143,12 @@ class Chan:
         """A method came that may be an answer. Raises: ProtocolViolation when nobody asked."""
         while self._waiting and self._waiting[0][1].cancelled():
             # Who asked went away; this is its answer.
-            expected, _ = self._waiting.pop(0)
+            expected, self._waiting = self._waiting[0][0], self._waiting[1:]
             if method in expected:
                 return
         if not self._waiting or method not in self._waiting[0][0]:
             raise ProtocolViolation(f"{methods.name_of(method)}, which nobody asked for")
-        _, future = self._waiting.pop(0)
+        future, self._waiting = self._waiting[0][1], self._waiting[1:]
         if method == methods.IDS["basic.get-empty"]:
             future.set_result(None)
         elif message is not None:
@@ -152,8 +161,8 @@ class Chan:
         if self.error is None:
             self.error = error
             if self.on_close:
-                self.on_close(error)
-        waiting, self._waiting = self._waiting, []
+                self.on_close(self, error)
+        waiting, self._waiting = self._waiting, ()
         for _, future in waiting:
             if not future.done():
                 future.set_exception(error)
@@ -175,7 +184,7 @@ class Link(asyncio.BufferedProtocol):
         "_closing", "_expected", "_gone", "_parted", "_scheduled", "_stoppers", "_timer",
         "_writers", "blocked_since", "bytes_out", "channel_max", "chans", "config",
         "frame_max", "heartbeat", "input", "is_open", "is_paused", "last_read",
-        "last_write", "loop", "lost", "name", "on_blocked", "out", "root", "senders",
+        "last_write", "loop", "lost", "name", "on_blocked", "out", "root",
         "server_properties", "target", "transport",
     )  # fmt: skip
 
@@ -189,10 +198,10 @@ class Link(asyncio.BufferedProtocol):
         self.out = _engine.Output()
         self.transport: asyncio.Transport | None = None
         self.lost: asyncio.Future[Exception] = loop.create_future()
-        self._parted: asyncio.Future[None] = loop.create_future()
-        self.root = Chan(self, _engine.Port(0))
+        self._parted: asyncio.Future[None] | None = None
+        """Until the transport is gone; who closes waits for it."""
+        self.root = Chan(self, None)
         self.chans: dict[int, Chan] = {0: self.root}
-        self.senders: dict[int, Sender] = {}
         self.frame_max, self.channel_max, self.heartbeat = config.frame_max, 0, 0
         self.server_properties: dict[str, Any] = {}
         self.is_open = self.is_paused = False
@@ -203,10 +212,9 @@ class Link(asyncio.BufferedProtocol):
         self._expected: dict[int, asyncio.Future[tuple[Any, ...]]] = {}
         self._scheduled = self._closing = False
         self._timer: asyncio.TimerHandle | None = None
-        # Mostly empty, and there may be thousands.
         self._stoppers: frozenset[object] = NOBODY
         self._gone: frozenset[int] = NOBODY
-        self._writers: list[asyncio.Future[None]] = []
+        self._writers: tuple[asyncio.Future[None], ...] = ()
 
     # ---- the transport's side
 
@@ -262,7 +270,8 @@ class Link(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The transport is gone."""
         self.end(ConnectionLost(str(exc) if exc else "the connection was closed"))
-        if not self._parted.done():
+        self.transport = None
+        if self._parted is not None and not self._parted.done():
             self._parted.set_result(None)
 
     def pause_writing(self) -> None:
@@ -272,7 +281,7 @@ class Link(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """It does again."""
         self.is_paused = False
-        waiters, self._writers = self._writers, []
+        waiters, self._writers = self._writers, ()
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -282,7 +291,7 @@ class Link(asyncio.BufferedProtocol):
         """Wait until the peer takes more."""
         while self.is_paused and not self.lost.done():
             waiter: asyncio.Future[None] = self.loop.create_future()
-            self._writers.append(waiter)
+            self._writers += (waiter,)
             await waiter
 
     def hold_reading(self, who: object, is_held: bool) -> None:
@@ -339,8 +348,10 @@ class Link(asyncio.BufferedProtocol):
     def _round(self) -> bool:
         """Let each one send a piece; whether there may be more."""
         is_busy = False
-        for sender in list(self.senders.values()):
-            sender.send(self.out, CHUNK)
+        for chan in list(self.chans.values()):
+            if chan.sender is None:
+                continue
+            chan.sender.send(self.out, CHUNK)
             if len(self.out) >= CHUNK:
                 is_busy = True
                 self.flush()
@@ -454,7 +465,7 @@ class Link(asyncio.BufferedProtocol):
             if not no_wait:
                 chan.send("basic.cancel-ok", tag)
             if chan.on_cancel:
-                chan.on_cancel(tag)
+                chan.on_cancel(chan, tag)
             else:
                 chan.fail(ConsumerCancelled(f"the broker ended consumer {tag}"))
         elif name == "channel.flow":
@@ -524,22 +535,33 @@ class Link(asyncio.BufferedProtocol):
         """A channel is closed on both sides; its number may be used again."""
         if self.chans.get(chan.number) is chan:
             del self.chans[chan.number]
-            self.senders.pop(chan.number, None)
             self.input.forget(chan.number)
 
     def discard(self, chan: Chan) -> None:
         """Close a channel without waiting for the answer."""
         if self.chans.pop(chan.number, None) is not chan or self.lost.done():
             return
-        self.senders.pop(chan.number, None)
         self._gone |= {chan.number}
         number = methods.IDS["channel.close"]
         self.write(_engine.encode_method(chan.number, number, "HsHH", 200, "", 0, 0))
 
     # ---- the end
 
+    def is_watched(self) -> None:
+        """Whoever has it comes by every `health_interval`: if that is often enough, it needs no
+        timer of its own."""
+        if self._timer is not None and self.config.health_interval <= self.heartbeat / 2:
+            self._timer.cancel()
+            self._timer = None
+
     def _beat(self) -> None:
-        """Twice per interval: send when we were silent, end when the peer is."""
+        """Twice per interval, if nobody else does it."""
+        self.beat()
+        if self.heartbeat and not self.lost.done():
+            self._timer = self.loop.call_later(self.heartbeat / 2, self._beat)
+
+    def beat(self) -> None:
+        """Send when we were silent, end when the peer is."""
         if self.lost.done() or not self.heartbeat:
             return
         now = self.loop.time()
@@ -549,7 +571,6 @@ class Link(asyncio.BufferedProtocol):
         if now - self.last_write >= self.heartbeat / 2:
             self.out.put(HEARTBEAT)
             self.flush()
-        self._timer = self.loop.call_later(self.heartbeat / 2, self._beat)
 
     def _say_goodbye(self, code: int, text: str) -> None:
         """Tell the peer why, if it still listens."""
@@ -572,6 +593,8 @@ class Link(asyncio.BufferedProtocol):
         self.end(ClosedError("the connection was closed"))
         if self.transport is not None:
             # Both sides of TLS say goodbye. Who ends the loop next must not leave a socket open.
+            if self._parted is None:
+                self._parted = self.loop.create_future()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PARTING_S):
                     await asyncio.shield(self._parted)

@@ -260,12 +260,12 @@ class BaseProducer(_engine.Ring, Member):
         chan = await link.channel(ring=self, owner=self)
         if self.mode is PublishMode.CONFIRM:
             await chan.call("confirm.select", False)
-        chan.on_close = lambda error: self._on_close(chan, error)
+        chan.on_close = self._on_close
         if self.mode is not PublishMode.CONFIRM:
             chan.on_return = self._on_return
         self._chan = chan
         self.attach(chan.number, link.frame_max)
-        link.senders[chan.number] = self
+        chan.sender = self
         self._renew_accepting()
         link.wake()
 

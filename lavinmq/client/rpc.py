@@ -63,7 +63,7 @@ class RpcCaller:
         flags = (False, True, False, False)
         await chan.call("basic.consume", 0, REPLY_TO, "", *flags, {})
         self._ring.attach(chan.number, link.frame_max)
-        link.senders[chan.number] = self
+        chan.sender = self
         return chan
 
     def bytes_of(self, body: Any, options: dict[str, Any]) -> bytes:
@@ -92,7 +92,7 @@ class RpcCaller:
         if future is not None and not future.done():
             future.set_exception(ReturnedError(f"no queue {message.routing_key}"))
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, _: Chan, error: Exception) -> None:
         self._ring.give_up(error)
         self._ring.reset()
         for future in self._waiting.values():

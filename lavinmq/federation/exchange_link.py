@@ -116,8 +116,8 @@ class ExchangeRun(LinkRun):
         self._is_mirrored = True
         mirroring = asyncio.get_running_loop().create_task(self._follow(chan))
         try:
-            async for batch in consumer.batches():
-                await hand_over(consumer, producer, batch.messages)
+            while (messages := await consumer._next()) is not None:
+                await hand_over(consumer, producer, messages)
                 if mirroring.done():
                     mirroring.result()
         finally:

@@ -17,6 +17,7 @@ from lavinmq.client.declaring import Declaring
 from lavinmq.client.errors import ClientConnectionError, Error
 from lavinmq.client.link import Link
 from lavinmq.client.opening import open_link, tls_context
+from lavinmq.client.rounds import Rounds
 from lavinmq.client.together import Together
 from lavinmq.client.url import Target
 from lavinmq.shovel.inside import open_inside
@@ -117,6 +118,9 @@ class PlaceClient(AsyncClient):
         self._rpc = None
         self._broker, self._rotation, self._name, self._failed = broker, rotation, name, failed
         self._core.opening = self._open
+        if broker.rounds is None:
+            broker.rounds = Rounds(HEALTH_S)
+        self._core.rounds = broker.rounds
         self.on_error(failed)
         self.on_state_change(self._changed)
 

@@ -115,8 +115,8 @@ class Move:
         consumer = await source.open(queue, self._passage)
         for client in (source.client, self._destination):
             await quietly(client._core.release())
-        async for batch in consumer.batches():
-            await hand_over(consumer, producer, batch.messages)
+        while (messages := await consumer._next()) is not None:
+            await hand_over(consumer, producer, messages)
             if self._passage.is_all_taken:
                 await producer.drained()
                 if source.is_all_settled:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextvars import Context
 from typing import Protocol
 
 from lavinmq.client.errors import Error
@@ -129,8 +130,9 @@ class Runner:
             await asyncio.wait([task])
 
     def _start(self) -> None:
-        before = self._task
-        self._task = asyncio.get_running_loop().create_task(self._live(before))
+        before, loop = self._task, asyncio.get_running_loop()
+        # Of its own: that of the request which made it would keep what the request has saved.
+        self._task = loop.create_task(self._live(before), context=Context())
 
     def _stop(self) -> asyncio.Task[None] | None:
         if self._task is not None:

@@ -6,8 +6,7 @@ Source: docs/shovels.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from lavinmq.shovel.carrying import Carrying, is_possible
 from lavinmq.shovel.hook import Hook
@@ -28,18 +27,26 @@ whose end is not known, attempts that a destination refused, those that no queue
 were rejected at the source, requests of a webhook, and connections that were made again."""
 
 
+class Owner(Protocol):
+    """Who has shovels."""
+
+    def done(self, shovel: Shovel) -> None:
+        """It has moved all that it was to."""
+
+    def stopped(self, shovel: Shovel) -> None:
+        """Its destination wants no more."""
+
+
 class Shovel(Runner):
     """One parameter at work.
 
     Args: is_paused: whether it stays where it is; position: where it is kept how far its source
-        is read; after: what has to end before; on_done: is called when it has moved all that it was
-        to; on_stopped: when its destination wants no more.
+        is read; after: what has to end before; owner: is told how it ends.
     """
 
     def __init__(
         self, broker: Broker, vhost: str, name: str, values: Values, *, is_paused: bool,
-        position: Position, after: asyncio.Task[None] | None,
-        on_done: Callable[[Shovel], None], on_stopped: Callable[[Shovel], None],
+        position: Position, after: asyncio.Task[None] | None, owner: Owner,
     ) -> None:  # fmt: skip
         super().__init__(
             f"shovel {name!r} of vhost {vhost!r}", values.delay_s, FIGURES, is_paused=is_paused,
@@ -47,7 +54,7 @@ class Shovel(Runner):
         )  # fmt: skip
         self.name, self.vhost, self.values = name, vhost, values
         self._broker, self.position = broker, position
-        self._on_done, self._on_stopped = on_done, on_stopped
+        self._owner = owner
         self._is_carried = True
         """Whether messages may go from store to store."""
         self.start()
@@ -67,11 +74,11 @@ class Shovel(Runner):
 
     def has_ended(self) -> None:
         """All that was to be moved is moved."""
-        self._on_done(self)
+        self._owner.done(self)
 
     def was_stopped(self) -> None:
         """Its destination wants no more."""
-        self._on_stopped(self)
+        self._owner.stopped(self)
 
     def not_carried(self) -> None:
         """These queues need AMQP."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -99,9 +98,7 @@ class Shovels:
             self._broker, vhost.name, parameter.name, read,
             is_paused=paused or self._pause_file(parameter.name).exists(),
             position=Offsets(vhost.rules.offsets, parameter.name),
-            after=self._closing.of(key),
-            on_done=partial(self._done, vhost, parameter),
-            on_stopped=partial(self._stopped, vhost),
+            after=self._closing.of(key), owner=self,
         )  # fmt: skip
         self._all[key] = (parameter, shovel)
 
@@ -113,19 +110,30 @@ class Shovels:
         except DefinitionsError as error:
             _log.error("shovel %r of vhost %r is gone: %s", name, vhost.name, error)
 
-    def _stopped(self, vhost: VHost, shovel: Shovel) -> None:
+    def stopped(self, shovel: Shovel) -> None:
         """Its destination wants no more: it stays where it is, over restarts, too."""
+        vhost = self._home(shovel)
+        if vhost is None:
+            return
         try:
             vhost.rules.paused.put(Parameter(COMPONENT, shovel.name, True))
         except DefinitionsError as error:
             _log.error("shovel %r of vhost %r is paused: %s", shovel.name, vhost.name, error)
 
-    def _done(self, vhost: VHost, parameter: Parameter, _: Shovel) -> None:
+    def done(self, shovel: Shovel) -> None:
         """It has moved all that it was to: the parameter goes."""
+        vhost = self._home(shovel)
+        if vhost is None:
+            return
         try:
-            vhost.rules.parameters.delete(COMPONENT, parameter.name)
+            vhost.rules.parameters.delete(COMPONENT, shovel.name)
         except DefinitionsError as error:
-            _log.error("shovel %r of vhost %r has ended: %s", parameter.name, vhost.name, error)
+            _log.error("shovel %r of vhost %r has ended: %s", shovel.name, vhost.name, error)
+
+    def _home(self, shovel: Shovel) -> VHost | None:
+        """Its virtual host; None when it is none of ours any more: others may have its name."""
+        is_ours = self.get(shovel.vhost, shovel.name) is shovel
+        return self._broker.vhosts.get(shovel.vhost) if is_ours else None
 
     def pause(self, vhost: VHost, shovel: Shovel) -> None:
         """Stop it, over restarts, too. Raises: DefinitionsError."""

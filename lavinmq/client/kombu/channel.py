@@ -19,6 +19,7 @@ from lavinmq.client.channel import AsyncChannel
 from lavinmq.client.errors import ClosedError, Error, PublishError, ReturnedError
 from lavinmq.client.kombu.connection import Connection
 from lavinmq.client.kombu.values import PROPERTIES, Message, Outgoing, as_amqp
+from lavinmq.client.link import Chan
 from lavinmq.client.sync import Client
 
 T = TypeVar("T")
@@ -35,7 +36,7 @@ class _Inner(AsyncChannel):
     async def open(self) -> Self:
         """As above, with the events that kombu has callbacks for."""
         await super().open()
-        self.chan.on_cancel = self._outer.was_cancelled
+        self.chan.on_cancel = lambda _, tag: self._outer.was_cancelled(tag)
         return self
 
     def progressed(self) -> None:
@@ -52,8 +53,8 @@ class _Inner(AsyncChannel):
             returned, self.returned[:] = list(self.returned), []
             self._outer.post(partial(self._outer.give_back, returned))
 
-    def _on_close(self, error: Exception) -> None:
-        super()._on_close(error)
+    def _on_close(self, chan: Chan, error: Exception) -> None:
+        super()._on_close(chan, error)
         self._outer.was_closed(error)
 
     async def publish(
