@@ -39,6 +39,8 @@ Handler = Callable[[Message], Any]
 class AsyncProducer(BaseProducer):
     """Publishes; made by `AsyncClient.producer`."""
 
+    __slots__ = ("_room",)
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._room: list[asyncio.Future[None]] = []
         super().__init__(*args, **kwargs)

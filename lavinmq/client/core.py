@@ -22,7 +22,7 @@ import ssl
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from lavinmq.client.config import Config
 from lavinmq.client.errors import (
@@ -96,6 +96,16 @@ class Member:
         raise NotImplementedError
 
 
+class Owner(Protocol):
+    """Who has the connections of a client."""
+
+    def changed(self, core: Core, cause: Exception | None) -> None:
+        """One of them has another state, and why."""
+
+    def gave_up(self, cause: Exception) -> None:
+        """There will be no other connection."""
+
+
 class Core:
     """One connection of a client, again and again; started in an event loop.
 
@@ -107,8 +117,8 @@ class Core:
         "_admin", "_admin_lock", "_blocked_seconds", "_delay_s", "_done_at", "_done_before",
         "_endpoints", "_failures", "_first", "_is_started", "_known", "_known_most", "_next",
         "_since", "_supervisor", "_tasks", "_up_since", "_waiting", "_watcher", "bytes_in",
-        "bytes_out", "callbacks", "changed", "config", "connects", "dispatch", "front", "gave_up",
-        "is_beside", "last_error", "link", "loop", "members", "opening", "poll_detected",
+        "bytes_out", "callbacks", "config", "connects", "dispatch", "front",
+        "is_beside", "last_error", "link", "loop", "members", "opening", "owner", "poll_detected",
         "reconnect_attempts", "reconnects", "rounds", "state",
         "target", "topology",
     )  # fmt: skip
@@ -135,10 +145,8 @@ class Core:
             {} if beside is None else beside.callbacks
         )
         """By event; those that somebody wants to hear of."""
-        self.changed: Callable[[Core, Exception | None], None]
-        """Is told of another state, and why."""
-        self.gave_up: Callable[[Exception], None]
-        """Is told that there will be no other connection."""
+        self.owner: Owner
+        """Is told of other states, and that there will be no other connection."""
         self.last_error: Exception | None = None
         self.connects = self.reconnects = self.reconnect_attempts = self.poll_detected = 0
         self.bytes_in = self.bytes_out = 0
@@ -262,6 +270,8 @@ class Core:
         admin, self._admin = self._admin, None
         if admin is not None:
             await admin.close()
+        if self._admin_lock is not None and not self._admin_lock.locked():
+            self._admin_lock = None
 
     async def declare(self, entity: Entity) -> Any:
         """Declare and remember. Raises: ChannelClosed and the like."""
@@ -381,7 +391,7 @@ class Core:
         for each in waiting:
             if not each.done():
                 each.set_result(None)
-        self.changed(self, cause)
+        self.owner.changed(self, cause)
 
     # ---- connecting
 
@@ -585,7 +595,7 @@ class Core:
 
     def _give_up(self, cause: Exception) -> None:
         self._finish(cause)
-        self.gave_up(cause)
+        self.owner.gave_up(cause)
 
     def abandon(self, cause: Exception) -> None:
         """End without a word to the broker, because another connection of the client gave up."""

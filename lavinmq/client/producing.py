@@ -44,6 +44,12 @@ Prepared = tuple[bytes | None, bytes | None, int]
 class BaseProducer(_engine.Ring, Member):
     """Publishes to one exchange and routing key, or to one queue by its name."""
 
+    __slots__ = (
+        "__weakref__", "_chan", "_closing", "_declares", "_error", "_failures", "_hooks",
+        "_probe_until", "_spill", "_spill_lock", "_timer", "_waiting_for_room", "_watchers",
+        "config", "core", "exchange", "id", "label", "mode", "policy", "queue", "routing_key",
+    )  # fmt: skip
+
     def __init__(
         self,
         core: Core,

@@ -47,10 +47,12 @@ class Rounds:
 
     def _tick(self) -> None:
         self._timer = None
-        for _ in range(-(-len(self._waiting) // MOST_TICKS)):
+        left = -(-len(self._waiting) // MOST_TICKS)
+        while left and self._waiting:
             who = self._waiting.popleft()
             if not who.is_over:
                 self._waiting.append(who)
                 who.look()
+                left -= 1
         if self._waiting:
             self._wait()

@@ -46,7 +46,7 @@ class Together:
         self._was_connected = False
         self._turn = itertools.count()
         for core in self.cores:
-            core.changed, core.gave_up = self._changed, self._gave_up
+            core.owner = self
 
     def for_producer(self) -> Core:
         """The connection whose turn it is to have a producer."""
@@ -100,7 +100,7 @@ class Together:
         for core in self.cores:
             core.state = ConnectionState.CLOSED
 
-    def _changed(self, core: Core, cause: Exception | None) -> None:
+    def changed(self, core: Core, cause: Exception | None) -> None:
         """One of them has another state: tell of it if the whole has."""
         new = min((each.state for each in self.cores), key=WORST_FIRST.index)
         old = self.state
@@ -116,6 +116,7 @@ class Together:
                 core.tell("recovered")
             self._was_connected = True
 
-    def _gave_up(self, cause: Exception) -> None:
+    def gave_up(self, cause: Exception) -> None:
+        """One of them will not be connected again: nor are the others."""
         for core in self.cores:
             core.abandon(cause)

@@ -79,7 +79,10 @@ class ExchangeRun(LinkRun):
     def __init__(self, link: ExchangeLink, broker: Any) -> None:
         super().__init__(link, broker, most_hops=link.upstream.max_hops, ends_here=True)
         self._link = link
-        self._changes: asyncio.Queue[Change] = asyncio.Queue()
+        self._changes: list[Change] = []
+        """Of bindings here, which the upstream has not heard of."""
+        self._hears: asyncio.Future[None] | None = None
+        """Until there is one."""
         self._mirrored: dict[Mirrored, int] = {}
         """Bindings of the exchange here by what they ask for, and how many ask for the same."""
         self._exchange: Exchange | None = None
@@ -194,19 +197,22 @@ class ExchangeRun(LinkRun):
         await chan.call("exchange.delete", 0, old, False, False)
 
     def _bindings_changed(self, is_new: bool, key: str, arguments: FieldTable) -> None:
-        self._changes.put_nowait((is_new, key, arguments))
+        self._changes.append((is_new, key, arguments))
+        if self._hears is not None and not self._hears.done():
+            self._hears.set_result(None)
 
     async def _follow(self, chan: Chan) -> None:
         """Bind and unbind as it is done here."""
         try:
             while True:
-                changes = [await self._changes.get()]
-                while not self._changes.empty() and len(changes) < AT_ONCE:
-                    changes.append(self._changes.get_nowait())
+                while not self._changes:
+                    self._hears = asyncio.get_running_loop().create_future()
+                    await self._hears
+                changes, self._changes = self._changes[:AT_ONCE], self._changes[AT_ONCE:]
                 await self._bind(chan, changes)
         except Exception as error:
             self.failed(error)
-            self._lost.set()
+            self.lose()
             raise
 
     async def _bind(self, chan: Chan, changes: list[Change]) -> None:

@@ -96,7 +96,8 @@ class LinkRun:
         self._passage: Passage | None = None
         self._sums = [0, 0, 0, 0]
         """What was counted with consumers before the one of now."""
-        self._lost = asyncio.Event()
+        self._lost: asyncio.Future[None] | None = None
+        """While it runs: until something is lost that another run has to begin with."""
 
     @property
     def is_running(self) -> bool:
@@ -138,7 +139,7 @@ class LinkRun:
     async def run(self) -> None:
         """Bring messages until it is cancelled. Raises: why it cannot go on."""
         work = asyncio.get_running_loop().create_task(self._work())
-        lost = asyncio.get_running_loop().create_task(self._lost.wait())
+        lost = self._lost = asyncio.get_running_loop().create_future()
         try:
             await asyncio.wait([work, lost], return_when=asyncio.FIRST_COMPLETED)
             if work.done():
@@ -183,7 +184,12 @@ class LinkRun:
         if new in (ConnectionState.RECONNECTING, ConnectionState.CLOSED):
             if cause is not None:
                 self.failed(cause)
-            self._lost.set()
+            self.lose()
+
+    def lose(self) -> None:
+        """End this run: what it has made has to be made anew."""
+        if self._lost is not None and not self._lost.done():
+            self._lost.set_result(None)
 
     async def open_producer(self, exchange: str, key: str) -> AsyncProducer:
         """To an exchange here. Raises: why there is none."""
@@ -223,7 +229,7 @@ class LinkRun:
 
     def _cancelled(self, error: Exception) -> None:
         self.failed(error)
-        self._lost.set()
+        self.lose()
 
     async def _close(self) -> None:
         self.ending()
