@@ -20,6 +20,7 @@ class Watched(Protocol):
     @property
     def is_over(self) -> bool:
         """Whether it is to be forgotten."""
+        raise NotImplementedError
 
     def look(self) -> None:
         """It is its turn."""

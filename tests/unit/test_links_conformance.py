@@ -1,4 +1,4 @@
-"""The page that says which test shows which promise of shovels and links: it is true, and can fail."""
+"""The page of what shows each promise of shovels and links: that it is true, and can fail."""
 
 from __future__ import annotations
 

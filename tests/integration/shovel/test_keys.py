@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,6 +26,10 @@ def arguments(bench: Bench, queue: str) -> dict[str, Any]:
     return found
 
 
+def is_told(bench: Bench, mark: str) -> bool:
+    return mark in (bench.row("waits")["error"] or "")
+
+
 def test_queues_are_declared_as_asked_for_or_waited_for(bench: Bench, client: Client) -> None:
     args = {"x-max-length": 50}
     bench.put("made", **LOCAL, src_queue="a", dest_queue="b", src_queue_args=args,
@@ -34,7 +39,8 @@ def test_queues_are_declared_as_asked_for_or_waited_for(bench: Bench, client: Cl
     until(lambda: bench.state("made") == "Running", "it runs")
     assert arguments(bench, "a") == arguments(bench, "b") == args
     for queue in ("d", "c"):
-        until(lambda: f"'{queue}'" in (bench.row("waits")["error"] or ""), "it says what it needs")
+        mark = f"'{queue}'"
+        until(partial(is_told, bench, mark), "it says what it needs")
         assert bench.state("waits") == "Error"
         assert bench.api("GET", f"/api/queues/%2F/{queue}").status == 404
         client.queue(queue)
@@ -52,8 +58,7 @@ def test_keys_say_where_messages_come_from_and_go_to(bench: Bench, client: Clien
               dest_exchange="out", src_protocol="amqp091", dest_protocol="local")  # fmt: skip
     bench.put("given", **LOCAL, src_exchange="in", src_exchange_key="#", dest_exchange="out",
               dest_exchange_key="other", src_prefetch_count=1)  # fmt: skip
-    for name in ("own", "given"):
-        until(lambda: bench.state(name) == "Running", "they run")
+    until(lambda: bench.state("own") == bench.state("given") == "Running", "they run")
     for key in ("k.one", "else"):
         client.producer(exchange="in", routing_key=key).publish(key.encode()).result(60)
     assert bodies(client, "own", 1) == [b"k.one"]
