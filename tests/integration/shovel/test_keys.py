@@ -96,9 +96,7 @@ def test_a_paused_webhook_asks_no_more(bench: Bench, client: Client) -> None:
         assert len(server.asked) == count + 1
 
 
-def test_what_a_server_repeats_of_a_token_is_shown_to_nobody(
-    bench: Bench, client: Client
-) -> None:
+def test_what_a_server_repeats_of_a_token_is_shown_to_nobody(bench: Bench, client: Client) -> None:
     with HookServer() as server:
         server.answer = lambda asked: (422, {}, str(asked.headers).encode()[:190])
         fill(client, "from", 1)
