@@ -270,8 +270,6 @@ class Core:
         admin, self._admin = self._admin, None
         if admin is not None:
             await admin.close()
-        if self._admin_lock is not None and not self._admin_lock.locked():
-            self._admin_lock = None
 
     async def declare(self, entity: Entity) -> Any:
         """Declare and remember. Raises: ChannelClosed and the like."""

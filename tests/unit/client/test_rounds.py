@@ -42,6 +42,7 @@ def test_each_is_looked_after_in_turn_and_forgotten_when_it_is_over(count: int) 
         assert all(each.looks <= 2 for each in all_[1:]) and all_[0].looks > 1
         assert len(rounds._waiting) == 1
         all_[0].is_over = True
+        assert rounds._timer is not None
         rounds._timer.cancel()
         rounds._tick()
         assert rounds._timer is None
