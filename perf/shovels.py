@@ -271,6 +271,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.short:
         options.messages, options.reps = options.messages // SHORT, 1
+    is_whole = True
     wanted = [name for name in options.only.split(",") if name] or [*PARTS, "idle"]
     for name in wanted:
         if name == "idle":
@@ -279,7 +280,12 @@ def main() -> int:
             continue
         share, part = PARTS[name]
         count = max(int(options.messages * share) // BATCH, 1) * BATCH
-        results = [part(options.broker_command, count) for _ in range(options.reps)]
+        try:
+            results = [part(options.broker_command, count) for _ in range(options.reps)]
+        except measure.BenchError as error:
+            print(f"{name}: not measured: {str(error).splitlines()[-1]}", flush=True)
+            is_whole = False
+            continue
         rates = sorted(each.per_s / 1e3 for each in results)
         cpus = sorted(each.cpu_s_per_m for each in results)
         print(
@@ -287,7 +293,7 @@ def main() -> int:
             f" {statistics.median(cpus):.2f} CPU s/M ({cpus[0]:.2f}-{cpus[-1]:.2f})",
             flush=True,
         )
-    return 0
+    return 0 if is_whole else 1
 
 
 if __name__ == "__main__":

@@ -66,8 +66,7 @@ class BaseProducer(_engine.Ring, Member):
     ) -> None:
         self.core, self.queue, self.config = core, queue, config
         self.mode, self.policy = mode, policy
-        self.id = uuid.uuid4().hex
-        self.label = queue if queue is not None else f"{exchange}/{routing_key}"
+        self.id, self.label = uuid.uuid4().hex, f"{exchange}/{routing_key}" if queue is None else queue
         self._declares = declare and queue is not None
         self._hooks: dict[str, list[Hook]] = {}
         """By event; those that somebody wants to hear of."""
