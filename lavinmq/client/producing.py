@@ -65,8 +65,8 @@ class BaseProducer(_engine.Ring, Member):
         properties: dict[str, Any] | None = None,
     ) -> None:
         self.core, self.queue, self.config = core, queue, config
-        self.mode, self.policy = mode, policy
-        self.id, self.label = uuid.uuid4().hex, f"{exchange}/{routing_key}" if queue is None else queue
+        self.mode, self.policy, self.id = mode, policy, uuid.uuid4().hex
+        self.label = f"{exchange}/{routing_key}" if queue is None else queue
         self._declares = declare and queue is not None
         self._hooks: dict[str, list[Hook]] = {}
         """By event; those that somebody wants to hear of."""
