@@ -18,7 +18,9 @@ import hmac
 import logging
 import os
 import re
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from typing import Any, Final, NamedTuple
 
 log = logging.getLogger("lmq.auth.passwords")
 
@@ -35,6 +37,12 @@ DEFAULT_ALGORITHM: Final = ALGORITHMS["sha256"]
 
 _SALT_BYTES: Final = 4
 _DIGEST_BYTES: Final = {"sha256": 32, "sha512": 64, "md5": 16}
+# MD5 guards nothing else here; saying so keeps it working where it is otherwise forbidden.
+_DIGESTS: Final[Mapping[str, Callable[[bytes], Any]]] = {
+    "sha256": hashlib.sha256,
+    "sha512": hashlib.sha512,
+    "md5": partial(hashlib.md5, usedforsecurity=False),
+}
 _OLD_PREFIXES: Final = {"$5$": "sha256", "$6$": "sha512", "$1$": "md5"}
 _SLOW_KINDS: Final = ("bcrypt", "scrypt")
 
@@ -129,6 +137,7 @@ def algorithm_of(stored: str) -> str:
     return "rabbit_password_hashing_" + _OLD_PREFIXES.get(stored[:3], "sha256")
 
 
+@lru_cache(maxsize=64)
 def is_slow(algorithm: str | None) -> bool:
     """Whether a hash of this algorithm is not to be computed in the loop's thread."""
     return algorithm is not None and algorithm.lower().endswith(_SLOW_KINDS)
@@ -173,6 +182,7 @@ def verify(password: bytes, stored: str | None, algorithm: str | None) -> bool:
     return hmac.compare_digest(_digest(kind, salt, password), digest)
 
 
+@lru_cache(maxsize=64)
 def _kind(algorithm: str | None) -> str:
     """sha256, sha512, md5, bcrypt or scrypt, from the end of the algorithm's name."""
     if algorithm is None:
@@ -183,6 +193,7 @@ def _kind(algorithm: str | None) -> str:
     raise PasswordHashError(f"Invalid password hash: unknown algorithm {algorithm!r}")
 
 
+@lru_cache(maxsize=64)
 def _salt_and_digest(kind: str, stored: str) -> tuple[bytes, bytes]:
     """Take a hash in RabbitMQ's layout apart."""
     text = stored[3:] if stored[:3] in _OLD_PREFIXES else stored
@@ -198,8 +209,8 @@ def _salt_and_digest(kind: str, stored: str) -> tuple[bytes, bytes]:
 
 def _digest(kind: str, salt: bytes, password: bytes) -> bytes:
     """The digest of salt and password."""
-    # MD5 guards nothing else here; saying so keeps it working where it is otherwise forbidden.
-    return hashlib.new(kind, salt + password, usedforsecurity=kind != "md5").digest()
+    digest: bytes = _DIGESTS[kind](salt + password).digest()
+    return digest
 
 
 def _check_bcrypt(stored: str) -> None:

@@ -58,6 +58,8 @@ class _Failures:
         self._entries: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
     def of(self, key: str, now: float) -> int:
+        if not self._entries:
+            return 0
         count, last = self._entries.get(key, (0, 0.0))
         return count if now - last < FORGET_AFTER_S else 0
 
@@ -116,11 +118,12 @@ class Throttle:
     def succeeded(self, name: str, address: str, is_loopback: bool) -> None:
         """Somebody has logged in."""
         name, source, now = name[:MAX_NAME], _source(name, address, is_loopback), self._clock()
-        pair = f"{source} {name}"
-        failures = self._pairs.of(pair, now)
-        if failures:
-            self._pairs.take_back(pair, failures, now)
-            self._sources.take_back(source, failures, now)
+        if len(self._pairs):
+            pair = f"{source} {name}"
+            failures = self._pairs.of(pair, now)
+            if failures:
+                self._pairs.take_back(pair, failures, now)
+                self._sources.take_back(source, failures, now)
         self._trusted[name, source] = None
         self._trusted.move_to_end((name, source))
         if len(self._trusted) > MAX_ENTRIES:

@@ -70,6 +70,8 @@ class Federation:
 
     def look(self, vhost: VHost, resource: Exchange | Queue) -> None:
         """An exchange or queue is new, has other features, or is gone."""
+        if not self._resources and not _is_linked(resource):
+            return
         kind = "exchange" if isinstance(resource, Exchange) else "queue"
         place = (vhost.name, kind, resource.name)
         there: Any = vhost.exchanges if kind == "exchange" else vhost.queues

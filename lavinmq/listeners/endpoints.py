@@ -6,7 +6,6 @@ connection. Source: docs/listeners.md.
 
 from __future__ import annotations
 
-import socket
 import sys
 from dataclasses import dataclass
 
@@ -56,16 +55,10 @@ UNIX = Endpoints("127.0.0.1", 0, "127.0.0.1", 0, True)
 
 def between(peer: tuple[str, int], local: tuple[str, int], tls: TlsInfo | None = None) -> Endpoints:
     """Return the endpoints for two addresses."""
-    # There are few addresses of our own, and many connections to each of them.
-    peer_host, host = plain(peer[0]), sys.intern(plain(local[0]))
+    # There are few addresses of our own, and many connections to each of them; and from each of
+    # those of a proxy, or of a back end.
+    peer_host, host = sys.intern(plain(peer[0])), sys.intern(plain(local[0]))
     return Endpoints(peer_host, peer[1], host, local[1], is_loopback(peer_host), tls)
-
-
-def of_socket(sock: socket.socket) -> Endpoints:
-    """Return the endpoints of a connected socket. Raises: OSError when the peer is gone already."""
-    if sock.family == socket.AF_UNIX:
-        return UNIX
-    return between(sock.getpeername()[:2], sock.getsockname()[:2])
 
 
 def plain(host: str) -> str:

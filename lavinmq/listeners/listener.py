@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from typing import Protocol as Interface
 
 from lavinmq.listeners.arrival import Hall, Reception, Steps, Welcome
-from lavinmq.listeners.endpoints import Endpoints, of_socket, shown
+from lavinmq.listeners.endpoints import UNIX, Endpoints, between, shown
 from lavinmq.listeners.proxy_protocol import TrustedSources
 from lavinmq.listeners.tls import Contexts, Protocol
 from lavinmq.process import log
@@ -86,7 +86,8 @@ class Listener:
         self.path: str | None = None
         """Of a unix socket."""
         self.bind, self._port = "", -1
-        if sock.family == socket.AF_UNIX:
+        self._is_unix = sock.family == socket.AF_UNIX
+        if self._is_unix:
             self.path = os.fsdecode(sock.getsockname())
         else:
             self.bind, self._port = sock.getsockname()[:2]
@@ -178,7 +179,7 @@ class Listener:
         try:
             for _ in self._portion.steps():
                 _check_descriptors(self._socket)
-                self._receive(self._socket.accept()[0])
+                self._receive(*self._socket.accept())
                 self._is_full = False
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
@@ -195,14 +196,14 @@ class Listener:
         if self._socket.fileno() >= 0:
             self._events.add_reader(self._socket.fileno(), self._accept)
 
-    def _receive(self, sock: socket.socket) -> None:
+    def _receive(self, sock: socket.socket, peer: tuple[str, int]) -> None:
         sock.setblocking(False)
         try:
-            ends = of_socket(sock)
+            ends = UNIX if self._is_unix else between(peer[:2], sock.getsockname()[:2])
             if self._door is not None and not self._door.has_room(ends):
                 self._door.refuse(sock, self.is_tls)
                 return
-            if sock.family != socket.AF_UNIX:
+            if not self._is_unix:
                 _set_options(self._config, sock, ends.is_loopback)
         except OSError as error:  # the peer is gone already
             _log.debug("connection to %s: %s", self.name, error)

@@ -7,19 +7,24 @@ from here. Sans I/O. Source: MQTT 5.0 sections 3.2, 3.9, 3.11, 3.14, 3.15; 3.1.1
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from lavinmq.mqtt import codec, properties
 from lavinmq.mqtt.codec import V5
 from lavinmq.mqtt.properties import Properties
 from lavinmq.mqtt.reasons import Reason, return_code
 
+_FRESH: Final = codec.packet(codec.CONNACK, bytes([0, 0]))
+_PRESENT: Final = codec.packet(codec.CONNACK, bytes([1, 0]))
+
 
 def connack(
     level: int, *, session_present: bool = False, given: Properties = properties.NONE
 ) -> bytes:
     """The client may go on."""
-    head = bytes([session_present, 0])
-    return codec.packet(codec.CONNACK, head + (properties.write(given) if level == V5 else b""))
+    if level != V5:
+        return _PRESENT if session_present else _FRESH
+    return codec.packet(codec.CONNACK, bytes([session_present, 0]) + properties.write(given))
 
 
 def connack_refused(level: int, reason: Reason, text: str = "", most: int = 0) -> bytes:

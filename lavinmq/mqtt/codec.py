@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lavinmq.mqtt.reasons import malformed
+from lavinmq.mqtt.reasons import PacketError, malformed
 
 CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBSCRIBE = range(1, 9)
 SUBACK, UNSUBSCRIBE, UNSUBACK, PINGREQ, PINGRESP, DISCONNECT, AUTH = range(9, 16)
@@ -44,17 +44,27 @@ class Reader:
     def raw(self, n: int) -> bytes:
         """The next n bytes."""
         if n > self._end - self._at:
-            raise malformed("the packet ends in the middle of a field")
+            raise _cut()
         self._at += n
         return self._data[self._at - n : self._at]
 
+    # Those below are most of a CONNECT: a call less for each of its fields is felt.
+
     def byte(self) -> int:
         """One byte."""
-        return self.raw(1)[0]
+        at = self._at
+        if at >= self._end:
+            raise _cut()
+        self._at = at + 1
+        return self._data[at]
 
     def u16(self) -> int:
         """A number of two bytes."""
-        return int.from_bytes(self.raw(2), "big")
+        at = self._at
+        if at + 2 > self._end:
+            raise _cut()
+        self._at = at + 2
+        return self._data[at] << 8 | self._data[at + 1]
 
     def u32(self) -> int:
         """A number of four bytes."""
@@ -74,7 +84,13 @@ class Reader:
 
     def binary(self) -> bytes:
         """Bytes behind their length."""
-        return self.raw(self.u16())
+        data, at = self._data, self._at + 2
+        if at > self._end:
+            raise _cut()
+        self._at = end = at + (data[at - 2] << 8 | data[at - 1])
+        if end > self._end:
+            raise _cut()
+        return data[at:end]
 
     def text(self) -> str:
         """UTF-8 behind its length, without U+0000."""
@@ -88,6 +104,10 @@ class Reader:
         return Reader(self._data, self._at - n, self._at)
 
 
+def _cut() -> PacketError:
+    return malformed("the packet ends in the middle of a field")
+
+
 def text_of(raw: bytes) -> str:
     """A text as MQTT allows it. Raises: PacketError 0x81."""
     try:
@@ -99,10 +119,15 @@ def text_of(raw: bytes) -> str:
     return text
 
 
+_SHORT: Final = [bytes([value]) for value in range(0x80)]
+
+
 def varint(value: int) -> bytes:
     """A number of one to four bytes. Raises: ValueError."""
     if not 0 <= value <= MAX_VARINT:
         raise ValueError(f"{value} does not fit a variable byte integer")
+    if value <= 0x7F:
+        return _SHORT[value]
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

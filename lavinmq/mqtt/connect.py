@@ -55,7 +55,7 @@ def within(will: Will, most_s: int) -> Will:
     return replace(will, delay_s=min(will.delay_s, most_s))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # frozen ones take thrice as long to make
 class Connect:
     """What a client wants. `level`: 3, 4 or 5; `client_id`: may be empty; `user_name`, `password`:
     None when there is none."""

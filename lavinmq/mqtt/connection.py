@@ -39,7 +39,6 @@ from lavinmq.mqtt.login import Login
 from lavinmq.mqtt.reasons import PacketError, Reason, reason_of
 from lavinmq.mqtt.requests import Subscribe, Unsubscribe, Wish
 from lavinmq.mqtt.rights import TopicRights
-from lavinmq.process.portions import once
 from lavinmq.vhost import subscribing
 from lavinmq.vhost.new_queue import NewQueue
 from lavinmq.vhost.subscribing import SHARE, options_of
@@ -297,7 +296,7 @@ class Connection(Peer[_core.MqttLink]):
 
     def _handle(self, kind: int, flags: int, body: bytes) -> None:
         if kind == codec.CONNECT:
-            self._work(once(partial(self._connect, flags, body)))
+            self._work(self._connecting(flags, body))
         elif kind == codec.DISCONNECT:
             self._disconnected(requests.disconnect(self.level, flags, body))
         elif kind == codec.SUBSCRIBE and self._queue is not None:
@@ -364,6 +363,10 @@ class Connection(Peer[_core.MqttLink]):
         self.link.resume()
 
     # --- CONNECT ------------------------------------------------------------------------------
+
+    def _connecting(self, flags: int, body: bytes) -> Iterator[None]:
+        self._connect(flags, body)
+        yield
 
     def _connect(self, flags: int, body: bytes) -> None:
         wanted = connect.decode(flags, body)
@@ -456,7 +459,12 @@ class Connection(Peer[_core.MqttLink]):
 
     def logged_in(self, standing: Standing, vhost: str, mechanism: str) -> None:
         """The client is known, and wants into a virtual host."""
-        self._guarded(partial(self._enter, standing, vhost, mechanism))
+        if self._is_over:
+            return
+        try:
+            self._enter(standing, vhost, mechanism)
+        except Exception as error:  # noqa: BLE001 - see _fail
+            self._fail(error)
 
     def _enter(self, standing: Standing, name: str, mechanism: str) -> None:
         wanted = self._wanted
@@ -562,7 +570,6 @@ class Connection(Peer[_core.MqttLink]):
         self._queue = queue
         self._consumer = Consumer(self)
         queue.add_consumer(self._consumer)
-        opened = partial(self._guarded, partial(self._open, queue, is_present=is_present))
         try:
             is_kept = self._sessions.begun(
                 self.client_id, queue, self._will, self.user.name, is_present=is_present
@@ -573,9 +580,14 @@ class Connection(Peer[_core.MqttLink]):
         if queue.is_stored:
             most_s = self._sessions.granted_s(self._expiry_s)
             self._sessions.note_time(self.client_id, most_s, is_here=True)
+        is_recorded |= self._replaces_stored
+        if not (is_kept or is_recorded):
+            self._open(queue, is_present=is_present)
+            return
+        opened = partial(self._guarded, partial(self._open, queue, is_present=is_present))
         if is_kept:
             opened = partial(self._sessions.when_kept, opened)
-        if is_recorded or self._replaces_stored:
+        if is_recorded:
             self.vhost.recorded.when_synced(opened)
         else:
             opened()

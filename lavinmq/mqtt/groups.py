@@ -87,7 +87,7 @@ def rights_of(parameters: ParameterStore, user: str, client_id: str) -> GroupRig
 
     A group that makes no sense, which no check has seen, allows nothing.
     """
-    stored = parameters.all(COMPONENT)
+    stored = parameters.all(COMPONENT) if parameters.is_any else ()
     if not stored:
         return None
     rules = [

@@ -9,6 +9,7 @@ connection. Source: docs/mqtt.md, docs/authentication.md.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
@@ -98,7 +99,8 @@ class Login:
             self._admit(user, vhost, "PLAIN")
 
     def _admit(self, user: Identity, vhost: str, mechanism: str) -> None:
-        _log.debug("user %r logged in with %s from %s", user.name, mechanism, self._ends.peer)
+        if _log.logger.isEnabledFor(logging.DEBUG):
+            _log.debug("user %r logged in with %s from %s", user.name, mechanism, self._ends.peer)
         self._guest.logged_in(Standing(user), vhost, mechanism)
 
     def _refuse(self, name: str, mechanism: str, why: str) -> None:

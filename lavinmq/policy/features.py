@@ -8,7 +8,7 @@ How each key is merged with the argument that says the same is in `arguments/key
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from lavinmq.arguments.exchange_types import read_by
@@ -60,6 +60,16 @@ class Features(PolicyFeatures):
     max_priority: int | None = None
     single_active_consumer: bool = False
     effective_policy_arguments: tuple[str, ...] = ()
+    is_plain: bool = field(init=False, compare=False, repr=False)
+    """Whether messages are only handed out in order: there is nothing to tell `core`."""
+
+    def __post_init__(self) -> None:
+        told = (
+            self.max_length, self.max_length_bytes, self.overflow, self.message_ttl_ms,
+            self.delivery_limit, self.dead_letter_exchange, self.dead_letter_routing_key,
+            self.max_age_ms,
+        )  # fmt: skip
+        object.__setattr__(self, "is_plain", told.count(None) == len(told))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

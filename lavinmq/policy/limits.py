@@ -39,12 +39,12 @@ class VHostLimits:
     @property
     def max_connections(self) -> int | None:
         """How many connections it may have."""
-        return self.all().get("max-connections")
+        return self.all().get("max-connections") if self._values else None
 
     @property
     def max_queues(self) -> int | None:
         """How many queues it may have."""
-        return self.all().get("max-queues")
+        return self.all().get("max-queues") if self._values else None
 
     def all(self) -> dict[str, int]:
         """The limits that are set."""
@@ -141,6 +141,8 @@ def _check(values: dict[str, Any], known: tuple[str, ...]) -> None:
 
 def _usable(values: dict[str, Any], known: tuple[str, ...]) -> dict[str, int]:
     """What of the stored values limits something."""
+    if not values:
+        return {}
     return {key: values[key] for key in known if is_integer(values.get(key)) and values[key] >= 0}
 
 

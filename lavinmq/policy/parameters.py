@@ -47,6 +47,11 @@ class ParameterStore:
         """Read the file; what is damaged in it is logged and left out, see `files/json_file.py`."""
         self._parameters = _by_key(self._file.load_entries(self.parse))
 
+    @property
+    def is_any(self) -> bool:
+        """Whether there is any."""
+        return bool(self._parameters)
+
     def all(self, component: str | None = None) -> list[Parameter]:
         """All parameters in the order of their creation, or those of one component."""
         everything = self._parameters.values()

@@ -143,12 +143,6 @@ class Portions:
         return lambda: time.perf_counter() >= until
 
 
-def once(action: Callable[[], object]) -> Iterator[None]:
-    """What is done in a single step."""
-    action()
-    yield
-
-
 def emptied(*collections: Collection[Any]) -> Iterator[None]:
     """Take everything out of lists, sets, queues and dicts, one thing in each step: thousands of
     them, freed in one go, take milliseconds."""

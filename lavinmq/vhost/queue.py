@@ -67,8 +67,8 @@ class QueueConsumer(Protocol):
 class Queue:
     """One queue of a virtual host. Compare by identity.
 
-    Args: root: the directory in which its own is. life: part of that one's name, where it is not
-        for the next queue of this name; 0: it is.
+    Args: root: the directory in which its own is. life: the name of that one, where it is not for
+        the next queue of this name; 0: it goes by that.
     """
 
     kind: ClassVar[DestinationType] = "queue"
@@ -174,8 +174,9 @@ class Queue:
 
     def apply(self, features: Features) -> None:
         """Take over what its arguments and the policies come to. Only called for a change."""
-        self.features = features
-        self._set_features(features)
+        was, self.features = self.features, features
+        if not (features.is_plain and was.is_plain):
+            self._set_features(features)
 
     def _set_features(self, features: Features) -> None:
         """Hand the features to the message path, which holds the queue to them at once."""
@@ -301,4 +302,4 @@ def _raw(text: str | None) -> bytes | None:
 
 def path_of(root: str, name: str, life: int) -> str:
     """The directory of a queue: see `Queue`."""
-    return f"{root}/{hashed(name)}.{life}" if life else f"{root}/{hashed(name)}"
+    return f"{root}/{life}" if life else f"{root}/{hashed(name)}"

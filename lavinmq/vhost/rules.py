@@ -16,6 +16,7 @@ from lavinmq.arguments.keys import Kind
 from lavinmq.fieldtable import FieldTable
 from lavinmq.files.saving import Disk
 from lavinmq.policy.features import (
+    PLAIN,
     Definition,
     ExchangeFeatures,
     Features,
@@ -136,7 +137,9 @@ class VHostRules:
         policy = self.policies.match(queue.name, kind, patience)
         operator = self.operator_policies.match(queue.name, kind, patience)
         features = self._features(queue.arguments, policy, operator)
-        if features is not queue.features and features != queue.features:
+        known = queue.features
+        # What is made of arguments is hardly ever plain: looking closer would cost more.
+        if features is not known and (known is PLAIN or features != known):
             queue.apply(features)
             self._on_queue(queue)
 
