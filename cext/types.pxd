@@ -556,8 +556,6 @@ cdef struct mlog_t:             # entries in files, one behind the other, that l
     mlog_t* sync_next
 
 cdef struct rmsg_t:             # a retained message, in memory: its topic and where the rest is
-    rmsg_t* next                # in its bucket
-    u32 hash
     u32 file
     u32 pos                     # of its entry
     u32 size                    # of the entry's body, 0 = there is none
@@ -575,9 +573,10 @@ cdef struct rtree_t:            # a node of the tree that has them in the order 
     rmsg_t* keys[64]            # TREE_ORDER; of an inner one: the first below each child
     rtree_t* children[1]        # as many; a leaf has none
 
-cdef struct rbucket_t:          # messages by hash
-    rmsg_t* first
-    u32 seen                    # a bit for each hash that has ever come here: few are looked at
+cdef struct rline_t:            # messages by hash, in a line of the processor's cache
+    rmsg_t* msgs[5]             # LINE_MSGS; of a long one the last place leads to a further line
+    u32 hashes[5]
+    u32 n                       # messages, or LINE_LONG
 
 cdef struct rundo_t:            # what a message was before what is staged
     rmsg_t* msg
@@ -593,9 +592,10 @@ cdef struct rwindow_t:          # bytes of one file
 
 cdef struct rstore_t:         # the retained messages of a virtual host
     mlog_t log                  # must stay first
-    rbucket_t* buckets          # by hash; with each topic comes one, see retained_split
-    u32 n_buckets
-    u32 cap_buckets
+    rline_t** lines             # by hash, in segments; they come one by one, see retained_split
+    u32 n_lines
+    u32 cap_lines
+    u32 cap_segments
     u32 mask                    # of the hash: those that have come last are not all there yet
     u32 n                       # messages
     u32 n_nodes                 # and those that are staged to go
@@ -603,6 +603,7 @@ cdef struct rstore_t:         # the retained messages of a virtual host
     u64 version                 # moves with each change of the tree
     u32 n_puts                  # so far; it may go round
     u64 seed                    # of the hash
+    u32 hinted                  # hash of the topic of which it was told last that it comes soon
     u64 bytes                   # of memory
     u64 live                    # bytes of entries that count
     rundo_t* undo
@@ -1323,6 +1324,9 @@ cdef struct returned_t:         # where a message is that went back while it was
     u32 pos
     u16 id                      # 0 = a free slot
 
+cdef enum:
+    SENT_TWICE = 0x80000000     # of the segment of a message that is sent: it has QoS 2
+
 cdef enum session_change:       # what a log keeps of a session
     SESSION_RECEIVED = 1        # a message of QoS 2 has come with this id
     SESSION_RELEASED = 2        # and its PUBREL
@@ -1364,6 +1368,8 @@ cdef struct publish_t:          # a message of MQTT on its way: slices, nothing 
 cdef struct retained_t:         # who keeps retained messages: first member of it
     # Keep what was published, or forget it when the body is empty. 0, or -1 with errno.
     int (*put)(retained_t* r, const publish_t* m) noexcept nogil
+    # What is published with this topic comes soon, behind one more: have memory fetched for both.
+    void (*hint)(retained_t* r, const u8* topic, u32 n) noexcept nogil
 
 cdef struct retained_sink_t:    # how publishes come to a store of retained messages
     retained_t sink             # must stay first

@@ -1983,7 +1983,8 @@ def mqtt_restore(
     """Have a session go on with packet ids from before a restart.
 
     Args: received: of messages of QoS 2 that came, and whose PUBREL is awaited; sent: with segment
-        and position of the messages that were in flight; released: whose PUBCOMP is awaited.
+        and position of the messages that were in flight, of those of QoS 2 with the highest bit
+        of the segment set; released: whose PUBCOMP is awaited.
     """
 
 def vanish(destination: Queue | Exchange | Subscription) -> None:

@@ -98,6 +98,8 @@ cdef class MqttLink(Link):
         self.t.mqtt = s
         self.t.state = LINK_OPEN
         self.t.frame_max = BLOCK_SIZE
+        if session.q.ready == 0 and s.session.n_returned:
+            session_forget_returned(s.session)
         s.session.link = &self.t
         released_resend(&self.t, s)
         s.consumer = channel_add_consumer(c, session.q, <const u8*>b"", 0, False, 0)
@@ -283,7 +285,10 @@ def mqtt_restore(Queue queue not None, list received not None, list sent not Non
     """Have a session go on with packet ids that it had before a restart.
 
     Args: `received`, ids of the client's messages of QoS 2 whose PUBREL is awaited; `sent`, (id,
-    segment, position) of messages that were in flight; `released`, ids whose PUBCOMP is awaited."""
+    segment, position) of messages that were in flight, of QoS 2 with SENT_TWICE in the segment;
+    `released`, ids whose PUBCOMP is awaited."""
+    cdef u32 seg
+    cdef u8 qos
     cdef session_t* s = queue_session(queue.q)
     if s == NULL or returned_reserve(s, <u32>len(sent)):
         raise MemoryError()
@@ -293,11 +298,13 @@ def mqtt_restore(Queue queue not None, list received not None, list sent not Non
     for id in released:
         restore_packet(&s.sent, id, PACKET_RELEASED)
     for id, seg, pos in sent:
-        if restore_packet(&s.sent, id, PACKET_SENT) and returned_find(s, seg, pos) == NULL:
-            returned_add(s, seg, pos, id)
+        qos = 2 if seg & SENT_TWICE else 1
+        if (restore_packet(&s.sent, id, PACKET_SENT, qos)
+                and returned_find(s, seg & ~SENT_TWICE, pos) == NULL):
+            returned_add(s, seg & ~SENT_TWICE, pos, id)
 
 
-cdef bint restore_packet(packets_t* t, u16 id, u8 state) except -1:
+cdef bint restore_packet(packets_t* t, u16 id, u8 state, u8 qos=2) except -1:
     """Whether the id is valid, and was not there."""
     cdef packet_t* p
     if id == 0 or packets_find(t, id) != NULL:
@@ -306,7 +313,7 @@ cdef bint restore_packet(packets_t* t, u16 id, u8 state) except -1:
     if p == NULL:
         raise MemoryError()
     p.state = state
-    p.qos = 2
+    p.qos = qos
     return True
 
 

@@ -23,6 +23,40 @@ cdef bint session_note(mqtt_t* s, u8 change, u16 id, u32 seg, u32 pos) noexcept 
             or s.log.note(s.log, s.queue, change, id, seg, pos) == 0)
 
 
+cdef inline u32 sent_where(u32 seg, u8 qos) noexcept nogil:
+    """A segment as the log has it of a message that is sent."""
+    return seg | SENT_TWICE if qos == 2 else seg
+
+
+cdef void returned_gone(session_t* s, packet_t* p) noexcept nogil:
+    """A message that had gone back is not in its queue any more. The id of one of QoS 2 is not free
+    for that: its client may have it, and have said so, and would take the next message with that id
+    for the same. It is asked to let go of it, now or when it comes."""
+    if p.qos != 2:
+        packets_remove(&s.sent, p)
+        return
+    p.state = PACKET_RELEASED
+    if s.link != NULL and s.link.mqtt != NULL:
+        s.link.mqtt.chan.global_unacked += 1
+        session_note(s.link.mqtt, SESSION_REC, p.id, 0, 0)
+        release_note(s.link.mqtt, p.id)
+
+
+cdef void session_forget_returned(session_t* s) noexcept nogil:
+    """The queue is empty: what had gone back was dropped there, or its PUBREC was not noted."""
+    cdef returned_t* returned = s.returned
+    cdef u32 i, n = s.cap_returned
+    cdef packet_t* p
+    s.returned = NULL
+    s.cap_returned = s.n_returned = 0
+    for i in range(n):
+        if returned[i].id:
+            p = packets_find(&s.sent, returned[i].id)
+            if p != NULL and p.tag == 0 and p.state == PACKET_SENT:
+                returned_gone(s, p)
+    free(returned)
+
+
 cdef bint deliver_id(mqtt_t* s, queue_t* q, const rec_t* rec, publish_t* m) noexcept nogil:
     """Give m its packet id. False when all are in use."""
     cdef returned_t* r
@@ -51,7 +85,7 @@ cdef int deliver_note(consumer_t* k, mqtt_t* s, queue_t* q, rec_t* rec,
     else:
         p = packets_add(&s.session.sent, m.id)
         if q == s.queue:
-            session_note(s, SESSION_SENT, m.id, rec.seg, rec.pos)
+            session_note(s, SESSION_SENT, m.id, sent_where(rec.seg, m.qos), rec.pos)
     if p == NULL:
         return -1
     p.tag = k.chan.next_tag
@@ -71,8 +105,9 @@ cdef void deliver_drop(consumer_t* k, queue_t* q, const rec_t* rec) noexcept nog
     if r != NULL:
         p = packets_find(&s.session.sent, r.id)
         if p != NULL:
-            session_note(s, SESSION_DONE, p.id, 0, 0)
-            packets_remove(&s.session.sent, p)
+            if p.qos != 2:
+                session_note(s, SESSION_DONE, p.id, 0, 0)
+            returned_gone(s.session, p)
         returned_remove(s.session, r)
     s.session.n_dropped += 1
     queue_take(q, rec, True)

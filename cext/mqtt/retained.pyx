@@ -22,131 +22,15 @@ cdef enum retained_layout:
     RETAINED_GONE = 4           # of a removal
     RETAINED_IMPORT_SIZE = 24
 
-cdef extern from *:
-    void prefetch "__builtin_prefetch"(const void* p) nogil
-
 cdef enum:
-    RETAINED_BUCKETS = 64
-    SPLITS_AHEAD = 8
+    HINT_MOST = 256             # bytes of a topic: hashing a long one takes longer than that
     RETAINED_MOST = 8388608     # bytes of a body: more would hold up the others
     N_WINDOWS = 8
     WINDOW_BYTES = 32768        # of them: together a block of the pool
     GONE_UNITS = 6              # of work, to free a message
 
 
-# ---- the table -----------------------------------------------------------------------------------
-
-cdef inline u64 rmsg_size(u32 topic_len) noexcept nogil:
-    """What it takes of memory, with the C library's part."""
-    return (sizeof(rmsg_t) + topic_len + 8 + 15) & ~<u64>15
-
-
-cdef int retained_init(rstore_t* rs) noexcept nogil:
-    """The rest is zeros. 0, or -1 out of memory."""
-    rs.buckets = <rbucket_t*>calloc(RETAINED_BUCKETS, sizeof(rbucket_t))
-    if rs.buckets == NULL:
-        return -1
-    rs.n_buckets = rs.cap_buckets = RETAINED_BUCKETS
-    rs.mask = RETAINED_BUCKETS - 1
-    rs.bytes = sizeof(rstore_t) + RETAINED_BUCKETS * sizeof(rbucket_t)
-    rs.log.kind = MLOG_RETAINED
-    rs.log.fd = -1
-    rs.log.next_number = 1
-    rs.log.settle = retained_settle
-    return 0
-
-
-cdef inline u32 bucket_bit(u32 hash) noexcept nogil:
-    return <u32>1 << (hash >> 27)
-
-
-cdef inline rbucket_t* retained_bucket(const rstore_t* rs, u32 hash) noexcept nogil:
-    """The bucket of a hash."""
-    cdef u32 at = hash & rs.mask
-    return &rs.buckets[at if at < rs.n_buckets else at & (rs.mask >> 1)]
-
-
-cdef inline void bucket_put(rbucket_t* bucket, rmsg_t* msg) noexcept nogil:
-    msg.next = bucket.first
-    bucket.first = msg
-    bucket.seen |= bucket_bit(msg.hash)
-
-
-# hot
-cdef rmsg_t* retained_find(const rstore_t* rs, const u8* topic, u32 n) noexcept nogil:
-    """The message of a topic, also one that is staged to go; NULL when there is none."""
-    cdef u32 hash = <u32>hash_bytes(topic, n, rs.seed)
-    cdef const rbucket_t* bucket = retained_bucket(rs, hash)
-    cdef rmsg_t* msg = bucket.first
-    if not bucket.seen & bucket_bit(hash):
-        return NULL                 # without a look at any of them, which are far in memory
-    while msg != NULL and not (msg.hash == hash and msg.topic_len == n
-                               and same_bytes(msg.topic, topic, n)):
-        msg = msg.next
-    return msg
-
-
-cdef void retained_split(rstore_t* rs) noexcept nogil:
-    """Add a bucket, which takes its share of one that was there before: so no publish has to wait
-    until a million topics are in new buckets. Without memory they get longer."""
-    cdef u32 added = rs.n_buckets, at
-    cdef rbucket_t* grown
-    cdef rmsg_t* msg
-    cdef rmsg_t* following
-    if added == rs.cap_buckets:
-        grown = <rbucket_t*>realloc(rs.buckets, 2 * <u64>added * sizeof(rbucket_t))
-        if grown == NULL:
-            return
-        rs.buckets = grown
-        rs.cap_buckets = 2 * added
-        rs.bytes += added * sizeof(rbucket_t)
-    rs.n_buckets = added + 1
-    if added > rs.mask:
-        rs.mask = rs.mask * 2 + 1
-    at = added & (rs.mask >> 1)
-    prefetch(rs.buckets[at + SPLITS_AHEAD].first)   # far in memory: one of the splits to come
-    msg = rs.buckets[at].first
-    memset(&rs.buckets[at], 0, sizeof(rbucket_t))
-    memset(&rs.buckets[added], 0, sizeof(rbucket_t))
-    while msg != NULL:
-        following = msg.next
-        bucket_put(retained_bucket(rs, msg.hash), msg)
-        msg = following
-
-
-cdef rmsg_t* retained_make(rstore_t* rs, const u8* topic, u32 n) noexcept nogil:
-    """A place for a topic that has none; NULL out of memory."""
-    cdef rmsg_t* msg
-    if rs.n_nodes >= rs.n_buckets:
-        retained_split(rs)
-    msg = <rmsg_t*>malloc(sizeof(rmsg_t) + n)
-    if msg == NULL:
-        return NULL
-    memset(msg, 0, sizeof(rmsg_t))
-    memcpy(msg.topic, topic, n)
-    msg.topic_len = <u16>n
-    msg.hash = <u32>hash_bytes(topic, n, rs.seed)
-    if tree_add(rs, msg):
-        free(msg)
-        return NULL
-    bucket_put(retained_bucket(rs, msg.hash), msg)
-    rs.n_nodes += 1
-    rs.bytes += rmsg_size(n)
-    return msg
-
-
-cdef void retained_forget(rstore_t* rs, rmsg_t* msg) noexcept nogil:
-    """Nothing is kept of its topic any more."""
-    cdef rmsg_t** at = &retained_bucket(rs, msg.hash).first
-    while at[0] != msg:
-        at = &at[0].next
-    at[0] = msg.next
-    tree_remove(rs, msg)
-    rs.n_nodes -= 1
-    rs.bytes -= rmsg_size(msg.topic_len)
-    lmq_poison(msg, sizeof(rmsg_t))
-    free(msg)
-
+# ---- what is known -------------------------------------------------------------------------------
 
 cdef void retained_set(rstore_t* rs, rmsg_t* msg, u32 file, u32 pos, u32 size,
                        u32 expires_s) noexcept nogil:
@@ -266,7 +150,7 @@ cdef int retained_put(rstore_t* rs, const rfound_t* m) noexcept nogil:
     mlog_want_sync, too. Topics have 1 to 65 535 bytes. Cost: 1 us with a million topics."""
     cdef u64 size = <u64>RETAINED_FIXED + m.topic_len + m.props_len + m.payload_len
     cdef rmsg_t* msg
-    cdef u32 pos
+    cdef u32 pos, hash
     cdef u8* p
     if size > RETAINED_MOST:
         set_errno(EFBIG)
@@ -274,9 +158,10 @@ cdef int retained_put(rstore_t* rs, const rfound_t* m) noexcept nogil:
     p = mlog_begin(&rs.log, <u32>size)
     if p == NULL:
         return -1
-    msg = retained_find(rs, m.topic, m.topic_len)
+    hash = retained_hash(rs, m.topic, m.topic_len)
+    msg = retained_find_hashed(rs, m.topic, m.topic_len, hash)
     if retained_reserve_undo(rs) == 0 and msg == NULL:
-        msg = retained_make(rs, m.topic, m.topic_len)
+        msg = retained_make(rs, m.topic, m.topic_len, hash)
     if msg == NULL or rs.n_undo == rs.cap_undo or rs.n_news == rs.cap_news:
         set_errno(ENOMEM)
         return -1
@@ -323,7 +208,7 @@ cdef int retained_sink_put(retained_t* sink, const publish_t* m) noexcept nogil:
     """Keep what was published, or forget it when it is empty. 0, or -1 with errno."""
     cdef rstore_t* rs = (<retained_sink_t*>sink).store
     cdef rfound_t found
-    if rs.buckets == NULL:
+    if rs.lines == NULL:
         set_errno(ENOENT)
         return -1
     if m.qos:
@@ -343,6 +228,22 @@ cdef int retained_sink_put(retained_t* sink, const publish_t* m) noexcept nogil:
     found.at_ms = rs.log.loop.now_ms
     found.expires_ms = found.at_ms + <i64>m.expiry_s * 1000 if m.has_expiry else 0
     return retained_put(rs, &found)
+
+
+# hot
+cdef void retained_sink_hint(retained_t* sink, const u8* topic, u32 n) noexcept nogil:
+    """Have the line of a topic fetched, and the message of the topic of the hint before."""
+    cdef rstore_t* rs = (<retained_sink_t*>sink).store
+    cdef const rline_t* line
+    cdef u32 i
+    if rs.lines == NULL or n > HINT_MOST:
+        return
+    line = retained_line(rs, rs.hinted)
+    for i in range(line_own(line)):
+        if line.hashes[i] == rs.hinted:
+            prefetch(line.msgs[i])
+    rs.hinted = retained_hash(rs, topic, n)
+    prefetch(retained_line(rs, rs.hinted))
 
 
 cdef int retained_note_import(rstore_t* rs, i64 stamp, i64 at_ms) noexcept nogil:
@@ -387,11 +288,12 @@ cdef int retained_take(mlog_t* log, u32 file, u32 pos, const u8* p, u32 n) noexc
     cdef rstore_t* rs = <rstore_t*>log
     cdef rfound_t found
     cdef rmsg_t* msg
-    cdef u32 topic_len
+    cdef u32 topic_len, hash
     if retained_parse(p, n, &found):
-        msg = retained_find(rs, found.topic, found.topic_len)
+        hash = retained_hash(rs, found.topic, found.topic_len)
+        msg = retained_find_hashed(rs, found.topic, found.topic_len, hash)
         if msg == NULL:
-            msg = retained_make(rs, found.topic, found.topic_len)
+            msg = retained_make(rs, found.topic, found.topic_len, hash)
         if msg == NULL:
             return -1
         retained_set(rs, msg, file, pos, n, retained_seconds(found.expires_ms))
@@ -412,19 +314,27 @@ cdef int retained_take(mlog_t* log, u32 file, u32 pos, const u8* p, u32 n) noexc
     return 0
 
 
+cdef rmsg_t* line_below(const rline_t* line, u32 floor) noexcept nogil:
+    """A message that only a file below a number has, NULL: there is none."""
+    cdef u32 i
+    while line != NULL:
+        for i in range(line_own(line)):
+            if line.msgs[i].file < floor:
+                return line.msgs[i]
+        line = line_further(line)
+    return NULL
+
+
 cdef void retained_drop_below(rstore_t* rs, u32 floor) noexcept nogil:
     """Forget what only files below a number have: a start is over."""
     cdef rmsg_t* msg
-    cdef rmsg_t* following
-    cdef u64 i
-    for i in range(rs.n_buckets):
-        msg = rs.buckets[i].first
+    cdef u32 at
+    for at in range(rs.n_lines):
+        msg = line_below(lines_at(rs.lines, at), floor)
         while msg != NULL:
-            following = msg.next
-            if msg.file < floor:
-                retained_set(rs, msg, 0, 0, 0, 0)
-                retained_forget(rs, msg)
-            msg = following
+            retained_set(rs, msg, 0, 0, 0, 0)
+            retained_forget(rs, msg)
+            msg = line_below(lines_at(rs.lines, at), floor)
 
 
 cdef i64 retained_read(rstore_t* rs, u32 file, u32 pos, u8* p, u32 n) noexcept nogil:
@@ -498,9 +408,10 @@ cdef int retained_load(rwalk_t* walk, const rmsg_t* msg, rfound_t* found) noexce
 
 cdef struct rgone_t:            # retained messages of a store that is no more
     job_t job                   # must stay first
-    rbucket_t* buckets
-    u64 n_buckets
-    u64 at                      # those before it are empty
+    rline_t** lines
+    u32 n_lines
+    u32 at                      # those before it are empty
+    u32 n_segments
     rtree_t* node               # of the tree, the next one to go
     rtree_t* below              # the first on the level below
 
@@ -513,16 +424,21 @@ cdef inline void rgone_level(rgone_t* g, rtree_t* first) noexcept nogil:
 
 cdef bint rgone_some(loop_t* loop, rgone_t* g) noexcept nogil:
     """Free some. Whether there is more."""
-    cdef rmsg_t* msg
+    cdef rline_t* line
+    cdef rline_t* further
     cdef rtree_t* node
-    while g.at < g.n_buckets:
-        msg = g.buckets[g.at].first
-        if msg == NULL:
-            g.at += 1
+    cdef u32 i
+    while g.at < g.n_lines:
+        line = lines_at(g.lines, g.at)
+        for i in range(line_own(line)):
+            free(line.msgs[i])
+        further = line_further(line)
+        if further != NULL:
+            line[0] = further[0]
+            free(further)
         else:
-            g.buckets[g.at].first = msg.next
-            free(msg)
-        if loop_spent(loop, GONE_UNITS):
+            g.at += 1
+        if loop_spent(loop, LINE_MSGS * GONE_UNITS):
             return True
     while g.node != NULL:
         node = g.node
@@ -532,7 +448,12 @@ cdef bint rgone_some(loop_t* loop, rgone_t* g) noexcept nogil:
             rgone_level(g, g.below)
         if loop_spent(loop, GONE_UNITS):
             return True
-    loop_free(loop, <u8*>g.buckets, g.n_buckets * sizeof(rbucket_t), 0)
+    while g.n_segments:
+        g.n_segments -= 1
+        loop_free(loop, <u8*>g.lines[g.n_segments], SEGMENT_LINES * sizeof(rline_t), 0)
+        if loop_look(loop):
+            return True
+    free(g.lines)
     return False
 
 
@@ -552,10 +473,11 @@ cdef void retained_free(rstore_t* rs) noexcept nogil:
         memset(&whole, 0, sizeof(rgone_t))
         g = &whole
     g.job.step = rgone_step
-    g.buckets = rs.buckets
-    g.n_buckets = rs.n_buckets
+    g.lines = rs.lines
+    g.n_lines = rs.n_lines
+    g.n_segments = ((rs.cap_lines - 1) >> SEGMENT_SHIFT) + 1
     rgone_level(g, rs.root)
-    rs.buckets = NULL
+    rs.lines = NULL
     rs.root = NULL
     if g != &whole:
         loop_add_job(loop, &g.job)
@@ -566,7 +488,7 @@ cdef void retained_free(rstore_t* rs) noexcept nogil:
 
 cdef void retained_release(rstore_t* rs) noexcept nogil:
     """Let go of all, of memory in turns; the files stay as they are. Idempotent."""
-    if rs.buckets == NULL:
+    if rs.lines == NULL:
         return
     retained_free(rs)
     if rs.block != NULL:

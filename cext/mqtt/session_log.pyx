@@ -13,12 +13,13 @@
 #   sent some kind:u8 (8) number:u64 id:u16 n:u16 segment:u32 { position:u32 }   n ids that follow
 #   packets   kind:u8 (9) number:u64 change:u8 id:u16 n:u16                      each other
 #
-# Little-endian. `expiry` is in seconds, 2^32-1 = never; `left` Unix milliseconds, 0 = the client is
-# there. Facts are Python's: a will, a user, filters that fit no binding. A record says what is from
-# then on. All that counts is in memory as well, so the log is compacted by writing every session
-# anew into another file, in portions; what happens meanwhile comes behind. What cannot be written
-# stays in memory and is tried again: until then nobody is told that it is safe. Called by the
-# door and by sessions, on the loop. Decision 0086.
+# Little-endian. The highest bit of a segment says that the message has QoS 2. `expiry` is in
+# seconds, 2^32-1 = never; `left` Unix milliseconds, 0 = the client is there. Facts are Python's: a
+# will, a user, filters that fit no binding. A record says what is from then on. All that counts is
+# in memory as well, so the log is compacted by writing every session anew into another file, in
+# portions; what happens meanwhile comes behind. What cannot be written stays in memory and is tried
+# again: until then nobody is told that it is safe. Called by the door and by sessions, on the loop.
+# Decision 0086.
 
 cdef enum slog_record:
     SLOG_MADE = 1

@@ -60,7 +60,7 @@ cdef bint shared_move(mqtt_t* s, const unacked_t* u, packet_t* p) noexcept nogil
         pos = SEGMENT_HEADER    # it has begun a segment
     p.tag = 0
     returned_add(s.session, to.wseg.id, pos, p.id)
-    session_note(s, SESSION_SENT, p.id, to.wseg.id, pos)
+    session_note(s, SESSION_SENT, p.id, sent_where(to.wseg.id, p.qos), pos)
     queue_delete_moved(q, &at)
     return True
 

@@ -136,6 +136,26 @@ cdef inline int puback_walk(link_t* l, mqtt_t* s, u8 first, const u8* p, u32 n) 
 
 # ---- the walk ------------------------------------------------------------------------------------
 
+# hot
+cdef void retained_look_ahead(retained_t* retained, const u8* p, u64 n) noexcept nogil:
+    """A retained PUBLISH is about to be taken, with n bytes at p behind it. What is known of a
+    topic is far in memory: have it fetched for the second packet from here."""
+    cdef u32 length
+    cdef int head = varint_read(p + 1, n - 1, &length) if n > 1 else 0
+    if head <= 0 or n < 4 + <u64>head + length:
+        return
+    p += 1 + head + length
+    n -= 1 + <u64>head + length
+    if p[0] >> 4 != PACKET_PUBLISH or not p[0] & 1:
+        return
+    head = varint_read(p + 1, n - 1, &length)
+    if head <= 0 or n < 3 + <u64>head:
+        return
+    length = be16(p + 1 + head)
+    if length and n >= 3 + <u64>head + length:
+        retained.hint(retained, p + 3 + head, length)
+
+
 cdef int mqtt_too_large(link_t* l, mqtt_t* s, u64 size) noexcept nogil:
     """A packet of so many bytes has begun, and is not whole: whether it may be received, counted as
     memory of large messages. WALK_DONE or WALK_BAD_PACKET."""
@@ -216,6 +236,8 @@ cdef int mqtt_walk(link_t* l, const u8* buf, u64 n, u64* used) noexcept nogil:
             rc = WALK_DONE
         elif first >> 4 == PACKET_PUBLISH:
             l.is_asking = True
+            if first & 1 and s.retained != NULL:
+                retained_look_ahead(s.retained, p + length, n - at - 1 - <u64>head - length)
             rc = publish_take(l, s, first & 15, p, length)
             if rc == WALK_TOPIC or rc == WALK_TURN or rc == WALK_HELD:
                 used[0] = at

@@ -169,20 +169,6 @@ cdef void returned_remove(session_t* s, returned_t* r) noexcept nogil:
         s.cap_returned = 0
 
 
-cdef void session_forget_returned(session_t* s) noexcept nogil:
-    """The queue is empty: what had gone back was dropped there, and its ids are free."""
-    cdef u32 i
-    cdef packet_t* p
-    for i in range(s.cap_returned):
-        if s.returned[i].id:
-            p = packets_find(&s.sent, s.returned[i].id)
-            if p != NULL and p.tag == 0 and p.state == PACKET_SENT:
-                packets_remove(&s.sent, p)
-    free(s.returned)
-    s.returned = NULL
-    s.cap_returned = s.n_returned = 0
-
-
 # ---- the next id ---------------------------------------------------------------------------------
 
 # hot

@@ -157,3 +157,36 @@ def test_nothing_is_acknowledged_that_the_disk_did_not_take(
             broker.kill()
     broker.start()
     check(broker, writers)
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_pubrel_is_not_said_where_the_disk_has_not_taken_that_the_message_came(
+    on_disk: DiskFactory, error: int
+) -> None:
+    """5.0 [MQTT-4.3.3-8]: a client forgets the identifier by it, and hears it when it is back."""
+    broker, disk = on_disk(mqtt=True)
+    broker.start()
+    reader_of(broker)
+    with Peer(broker.mqtt_port, V5) as writer:
+        writer.connect("writer")
+        for body in (b"1", b"2"):
+            writer.publish("m/x", body, 2)
+    with Peer(broker.mqtt_port, V5) as reader:
+        reader.connect("reader", **KEPT)
+        first, second = (reader.message(is_acked=False) for _ in range(2))
+        disk.plan(Action.FAIL, Call.WRITE, f"*/{FILES['sessions']}*", error=error)
+        reader.send(mqtt_bytes.packet(5, first.packet_id.to_bytes(2, "big")))
+        disk.wait_for_strikes()
+        assert 6 not in {each.kind for each in packets(reader)}
+        disk.heal()
+    broker.kill()
+    broker.start()
+    with Peer(broker.mqtt_port, V5) as reader:
+        assert reader.connect("reader", **KEPT)[0] == 1
+        reader.send(b"\xc0\0" * PINGS)
+        came = list(packets(reader))
+        # The one of PUBREC: what of it was written with what came later, or it comes again.
+        released = {each.body[:2] for each in came if each.kind == 6}
+        again = Counter(each.body[-1:] for each in came if each.kind == 3)
+        assert again[second.payload] == 1
+        assert again[first.payload] + (first.packet_id.to_bytes(2, "big") in released) == 1

@@ -1,8 +1,9 @@
 """A broker of MQTT that is killed, and one whose disk loses its power: no PUBACK, PUBREC, PUBREL or
 PUBCOMP lied.
 
-A client publishes with QoS 1 and 2, retained and not, also to a queue of AMQP, and notes what was
-answered; another one takes messages of QoS 2 as far as PUBREL. From the log of the disk the
+A client publishes with QoS 1 and 2, retained and not, also to a queue and a stream of AMQP, and
+notes what was answered; one of AMQP publishes to a session with confirms; another one takes
+messages of QoS 2 as far as PUBREL. From the log of the disk the
 directory is rebuilt as it may be after any call; a broker starts on it, and has all that had been
 answered before that call: messages once, the identifiers of QoS 2, retained messages.
 """
@@ -32,7 +33,7 @@ SHORT_CUTS, LONG_CUTS = 3, 60
 PINGS = 5
 KEPT = {"clean": False, "properties": mqtt_bytes.block(b"\x11\0\0\x0e\x10")}
 TOPICS = ("r/a", "r/b", "r/c/d")
-QUEUE = "bridged"
+QUEUE, STREAM = "bridged", "bridged-stream"
 PUBREC, PUBREL, PUBLISH = 5, 6, 3
 
 pytestmark = pytest.mark.crash
@@ -80,12 +81,22 @@ class Books:
         self._take(broker)
 
     def _bridge(self, broker: Broker) -> None:
-        """Publish to a queue of AMQP that no session stands beside."""
+        """Publish to a queue and a stream of AMQP that no session stands beside, and from AMQP to a
+        session that nobody is connected to."""
         with Wire.open(broker.port) as wire:
-            declare = commands.Queue.Declare(queue=QUEUE, durable=True)
-            wire.call(1, declare, commands.Queue.DeclareOk)
-            bind = commands.Queue.Bind(queue=QUEUE, exchange="amq.topic", routing_key="b.#")
-            wire.call(1, bind, commands.Queue.BindOk)
+            for name, arguments in ((QUEUE, {}), (STREAM, {"x-queue-type": "stream"})):
+                declare = commands.Queue.Declare(queue=name, durable=True, arguments=arguments)
+                wire.call(1, declare, commands.Queue.DeclareOk)
+                bind = commands.Queue.Bind(queue=name, exchange="amq.topic", routing_key="b.#")
+                wire.call(1, bind, commands.Queue.BindOk)
+            wire.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+            for number in range(ROUNDS // 2):
+                body = b"a%d" % number
+                self.published.append(body)
+                stored = commands.Basic.Properties(delivery_mode=2)
+                wire.publish(1, "amq.topic", "m.a", body, stored)
+                wire.expect(commands.Basic.Ack, 1)
+                self.answered[body] = time.monotonic_ns()
         with Peer(broker.mqtt_port, V5) as client:
             client.connect("bridges")
             for number in range(ROUNDS // 2):
@@ -132,7 +143,7 @@ class Books:
         self._check_released(broker, before_ns)
 
     def _check_bridged(self, broker: Broker, before_ns: int) -> None:
-        """The queue of AMQP has what was answered, once."""
+        """The queue and the stream of AMQP have what was answered, once."""
         late = {body for body, at in self.bridged.items() if at < before_ns}
         if not late:
             return
@@ -145,6 +156,20 @@ class Books:
                 found[message.payload] += 1
         assert late <= set(found) <= set(self.bridged)
         assert max(found.values()) == 1, "a message came twice"
+        found = Counter(self._read_stream(broker))
+        assert late <= set(found) <= {*self.bridged, b"end"}
+        assert max(found.values()) == 1, "a message is twice in the stream"
+
+    def _read_stream(self, broker: Broker) -> list[bytes]:
+        """What is in the stream, which ends with `end`."""
+        bodies: list[bytes] = []
+        with Wire.open(broker.port) as wire:
+            wire.call(1, commands.Basic.Qos(prefetch_count=100), commands.Basic.QosOk)
+            consume = commands.Basic.Consume(queue=STREAM, arguments={"x-stream-offset": "first"})
+            wire.call(1, consume, commands.Basic.ConsumeOk)
+            while b"end" not in bodies:
+                bodies.append(wire.expect_unit(commands.Basic.Deliver, 1).body)
+        return bodies
 
     def _check_released(self, broker: Broker, before_ns: int) -> None:
         """What PUBREL was said of does not come again, and waits for PUBCOMP."""

@@ -216,6 +216,37 @@ def test_a_message_from_before_a_restart_keeps_its_id(bench: MqttBench) -> None:
     assert [(each.id, each.dup) for each in client.got()] == [(7, True), (1, False)]
 
 
+SENT_TWICE = 1 << 31
+"""In the segment of a message of QoS 2 that is sent."""
+
+
+def test_a_message_that_is_gone_is_let_go_of_with_qos_2(bench: MqttBench) -> None:
+    """The broker has not noted the PUBREC by which it went, and its client would take the next
+    message with that id for the same. With QoS 1 the id is free."""
+    client = bench.unopened("c").subscribe(b"t", 2)
+    _core.mqtt_restore(client.queue, [], [(7, SENT_TWICE | 1, 4), (9, 1, 4000)], [])
+
+    client.open()
+
+    assert client.raw() == ack(PUBREL, 7)
+    assert client.link.mqtt_counters()["in_flight"] == 1
+    client.send(ack(PUBCOMP, 7))
+    assert client.link.mqtt_counters()["in_flight"] == 0
+
+
+def test_a_message_that_is_purged_is_let_go_of_with_qos_2(bench: MqttBench) -> None:
+    """Its client may have it, and its PUBREC may have been lost with the connection."""
+    first = bench.client().subscribe(b"t", 2)
+    fill(bench, 1, 2)
+    first.close()
+    for _ in _core.Purge(first.queue):
+        pass
+
+    again = bench.client()
+
+    assert again.raw() == ack(PUBREL, 1)
+
+
 def test_members_of_a_shared_subscription_take_turns_and_inherit(bench: MqttBench) -> None:
     shared = bench.queue("mqtt.$share-g-t")
     bench.exchange.bind(b"t", b"", _core.Subscription(shared, 2))
