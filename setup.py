@@ -65,6 +65,8 @@ HARDENING = (
     "-fstack-protector-strong", "-fstack-clash-protection", "-fcf-protection=full",
     "-mbranch-protection=standard",
 )  # fmt: skip
+# What Debian's interpreter compiles with: an error there is one everywhere.
+STRICT = ["-Wformat", "-Werror=format-security"]
 # Some distributions define it in the compiler, to another value.
 FORTIFY = ["-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"]
 # Counters that stand side by side are put together for one addition of vectors: that takes more
@@ -95,8 +97,8 @@ def accepted_by_compiler(flag: str) -> bool:
 def compile_flags(debug: bool) -> list[str]:
     """Return the flags of one build; frame pointers stay, so that profilers see every call."""
     if debug:
-        return ["-O1", "-g", "-fno-omit-frame-pointer"]
-    flags = ["-O3", "-g1", "-fno-omit-frame-pointer", *FORTIFY]
+        return ["-O1", "-g", "-fno-omit-frame-pointer", *STRICT]
+    flags = ["-O3", "-g1", "-fno-omit-frame-pointer", *STRICT, *FORTIFY]
     wanted = ("-mno-omit-leaf-frame-pointer", ONE_BY_ONE, *HARDENING)
     return [*flags, *(flag for flag in wanted if accepted_by_compiler(flag))]
 

@@ -349,7 +349,7 @@ cdef i32 header_text(const u8* value, char* out) noexcept nogil:
     -1 for anything else."""
     cdef header_number_t number
     if value[0] == c't':
-        return <i32>snprintf(out, NUMBER_SIZE, b"true" if value[1] else b"false")
+        return <i32>snprintf(out, NUMBER_SIZE, b"%s", b"true" if value[1] else b"false")
     if value[0] == c'T':
         return <i32>snprintf(out, NUMBER_SIZE, b"%llu", <unsigned long long>be64(value + 1))
     if not header_number(value, &number):
