@@ -75,7 +75,8 @@ FORMS_nuitka := nuitka-standalone,nuitka-onefile
 INSTALL_RELEASE_EXTRA = $(IN_VENV) -m pip install --disable-pip-version-check --quiet $$($(IN_VENV) -c \
 	'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 	print(*project["optional-dependencies"]["release"])')
-COMPILE := LAVINMQ_DEBUG=$(if $(filter release,$(BUILD)),0,1) \
+# What compiles is seldom called: its bytecode would be 5 MB.
+COMPILE := PYTHONDONTWRITEBYTECODE=1 LAVINMQ_DEBUG=$(if $(filter release,$(BUILD)),0,1) \
 	LAVINMQ_SANITIZE=$(filter asan ubsan fuzz,$(BUILD)) $(if $(filter fuzz,$(BUILD)),CC=clang)
 # What the interpreter needs to run sanitized modules; children inherit it. CPython leaks at its end
 # by design; its objects come from malloc, so that the sanitizer sees where each of them ends.
@@ -339,7 +340,7 @@ trial: $(TRIAL)  ## compile tests/support/_*.so, what unit tests need beside the
 
 $(VENV)/bin/lavinmq: pyproject.toml $(INSTALLED) | $(COMPILED)
 	@# compat: a path file. The default, an import hook, costs every start 35 modules and 2 MB.
-	LAVINMQ_IN_PLACE=1 $(IN_VENV) -m pip install \
+	PYTHONDONTWRITEBYTECODE=1 LAVINMQ_IN_PLACE=1 $(IN_VENV) -m pip install \
 		--disable-pip-version-check --quiet --no-deps --no-build-isolation \
 		--config-settings editable_mode=compat --editable .
 	touch $@
