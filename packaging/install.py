@@ -141,7 +141,7 @@ def _manual(tree: Tree) -> None:
     """Manual pages of what is installed: the jobs on Spark are in the package of Python alone."""
     with tempfile.TemporaryDirectory() as directory:
         subprocess.run(
-            [sys.executable, "-m", "lavinmq.cli.manual", directory],
+            [sys.executable, "-m", "lavinmq.cli.manual", directory, *PROGRAMS],
             cwd=release.ROOT, env=release.repeatable(), check=True,
         )  # fmt: skip
         for page in (*(f"man1/{name}.1" for name in PROGRAMS), "man5/lavinmq.ini.5"):

@@ -1,9 +1,9 @@
 """Manual pages, made from the tables of our programs and settings.
 
-`python -m lavinmq.cli.manual DIR` writes `man1/lavinmq.1`, `man1/lavinmqctl.1`,
-`man1/lavinmqperf.1`, `man1/lavinmq-pipeline.1` and `man5/lavinmq.ini.5` below DIR; packages call
-it. With SOURCE_DATE_EPOCH in the environment the date of the pages is that one, so that builds can
-be repeated.
+`python -m lavinmq.cli.manual DIR [PROGRAM]...` writes `man1/lavinmq.1`, `man1/lavinmqctl.1`,
+`man1/lavinmqperf.1`, `man1/lavinmq-pipeline.1`, or those that are named, and `man5/lavinmq.ini.5`
+below DIR; packages call it. With SOURCE_DATE_EPOCH in the environment the date of the pages is that
+one, so that builds can be repeated.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from lavinmq import __version__
@@ -93,9 +93,11 @@ FILES = (
 SEE_ALSO = "lavinmq(1), lavinmqctl(1), lavinmqperf(1), lavinmq-pipeline(1), lavinmq.ini(5)"
 
 
-def pages() -> dict[str, str]:
-    """Return all pages, by the path below a directory of manual pages."""
-    made: dict[str, str] = {f"man1/{name}.1": page(PROGRAMS[name]()) for name in installed()}
+def pages(names: Sequence[str] = ()) -> dict[str, str]:
+    """Return the pages of some programs, of all without names, and that of the settings; by the
+    path below a directory of manual pages. Raises: KeyError."""
+    wanted = names or installed()
+    made: dict[str, str] = {f"man1/{name}.1": page(PROGRAMS[name]()) for name in wanted}
     made["man5/lavinmq.ini.5"] = settings_page()
     return made
 
@@ -217,12 +219,13 @@ def _text(text: str) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Write all pages below the directory that is the only argument; returns the exit status."""
+    """Write pages below the directory of the first argument: those of the programs behind it, or
+    all; returns the exit status."""
     given = sys.argv[1:] if argv is None else argv
-    if len(given) != 1 or given[0].startswith("-"):
-        print("Usage: python -m lavinmq.cli.manual DIR", file=sys.stderr)
+    if not given or given[0].startswith("-") or not set(given[1:]) <= set(installed()):
+        print("Usage: python -m lavinmq.cli.manual DIR [PROGRAM]...", file=sys.stderr)
         return 1
-    for name, content in pages().items():
+    for name, content in pages(given[1:]).items():
         path = Path(given[0], name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")

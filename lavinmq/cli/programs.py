@@ -158,15 +158,15 @@ def _perf_options(scenario: str) -> tuple[OptionText, ...]:
 
             parser = throughput_parser()
         case "queue-count":
-            from lavinmq.cli.perf.queue_count import queue_count_parser
+            from lavinmq.cli.perf.count_options import queue_count_parser
 
             parser = queue_count_parser()
         case "connection-count":
-            from lavinmq.cli.perf.connection_count import connection_count_parser
+            from lavinmq.cli.perf.count_options import connection_count_parser
 
             parser = connection_count_parser()
         case _:
-            from lavinmq.cli.perf.churn import churn_parser
+            from lavinmq.cli.perf.churn_options import churn_parser
 
             parser = churn_parser(scenario)
     return tuple(OptionText(tuple(names), word, text) for names, word, text in parser.table())

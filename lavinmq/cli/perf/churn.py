@@ -9,56 +9,21 @@ import secrets
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from lavinmq.cli.perf import churn_report
 from lavinmq.cli.perf.churn_operations import CHANNEL, OPERATIONS, SERIAL, Operation
+from lavinmq.cli.perf.churn_options import ChurnOptions, parse_churn
 from lavinmq.cli.perf.churn_report import Measurement
 from lavinmq.cli.perf.conversation import CLOSE, Conversations, Peer, Script, Step, open_channel
 from lavinmq.cli.perf.descriptors import allow_connections
 from lavinmq.cli.perf.interrupts import Interrupts
-from lavinmq.cli.perf.options import Parser, check, rate
 from lavinmq.cli.perf.peer import Broker
 from lavinmq.client.errors import Error
 
-CLIENTS_MAX = 10_000
 WARM_UP = 0.2  # of the time that is measured
 SLICES = 20
 SLICE_S_MAX = 0.25
 POLL_S = 0.1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChurnOptions:
-    """What all churn scenarios can be told; `time` is in seconds and for each operation."""
-
-    uri: str = "amqp://guest:guest@localhost"
-    clients: int = 1
-    time: float = 5.0
-    json: bool = False
-
-
-def churn_parser(scenario: str) -> Parser:
-    """Return the table of options of a churn scenario."""
-    parser = Parser(f"amqp {scenario}", ChurnOptions())
-    value, flag = parser.value, parser.flag
-    value("-x", "--clients", text="clients at once, each with a connection, default 1")
-    text = "measure each operation for this time after a fifth of it to warm up, default 5"
-    value("-z", "--time", convert=rate, metavar="SECONDS", text=text)
-    flag("-j", "--json", text="print the result as one line of JSON")
-    return parser
-
-
-def parse(scenario: str, argv: Sequence[str]) -> ChurnOptions:
-    """Read and check the options. Raises: UsageError, Information."""
-    options = ChurnOptions(**churn_parser(scenario).read(argv))
-    check(
-        {
-            f"--clients must be in 1..{CLIENTS_MAX}": not 1 <= options.clients <= CLIENTS_MAX,
-            "--time must be more than 0": not options.time,
-        }
-    )
-    return options
 
 
 def run(scenario: str, argv: Sequence[str]) -> int:
@@ -66,7 +31,7 @@ def run(scenario: str, argv: Sequence[str]) -> int:
 
     Raises: UsageError, Information, ValueError, OSError, Error.
     """
-    options = parse(scenario, argv)
+    options = parse_churn(scenario, argv)
     allow_connections(options.clients)
     with (
         Interrupts() as interrupts,

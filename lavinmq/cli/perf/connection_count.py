@@ -4,88 +4,19 @@ import contextlib
 import random
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 from lavinmq.cli.perf.conversation import Conversations, Peer, Step, open_channel, step
+from lavinmq.cli.perf.count_options import ConnectionCountOptions, parse_connection_count
 from lavinmq.cli.perf.counts import Dots, repeat
 from lavinmq.cli.perf.descriptors import allow_connections
 from lavinmq.cli.perf.held import Held
 from lavinmq.cli.perf.interrupts import Interrupts
-from lavinmq.cli.perf.options import Parser, UsageError, check
+from lavinmq.cli.perf.options import UsageError
 from lavinmq.cli.perf.peer import Broker
 from lavinmq.client.errors import PreconditionFailed
 
 SLICE = 100
 POLL_S = 0.1
-CHANNELS_MAX = 65535
-
-
-class Keepalive(NamedTuple):
-    """TCP keepalive: seconds until the first probe, probes until the end, seconds between them."""
-
-    idle_s: int
-    probes: int
-    interval_s: int
-
-
-# What Linux accepts.
-KEEPALIVE_MAX = Keepalive(32767, 127, 32767)
-
-
-def keepalive(text: str) -> Keepalive:
-    """Read IDLE:COUNT:INTERVAL. Raises: ValueError."""
-    idle_s, probes, interval_s = map(int, text.split(":"))
-    numbers = Keepalive(idle_s, probes, interval_s)
-    if not all(1 <= number <= limit for number, limit in zip(numbers, KEEPALIVE_MAX, strict=True)):
-        raise ValueError
-    return numbers
-
-
-# argparse names a converter in its message.
-keepalive.__name__ = "IDLE:COUNT:INTERVAL"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionCountOptions:
-    """How many connections make a batch, and what each of them has."""
-
-    uri: str = "amqp://guest:guest@localhost"
-    count: int = 100
-    channels: int = 1
-    consumers: int = 0
-    queue: str = "connection-count"
-    localhost: bool = False
-    keepalive: Keepalive | None = None
-
-
-def connection_count_parser() -> Parser:
-    """Return the table of options of `amqp connection-count`."""
-    parser = Parser("amqp connection-count", ConnectionCountOptions())
-    value, flag = parser.value, parser.flag
-    value("-x", "--count", text="connections of each batch, default 100")
-    value("-c", "--channels", text="channels of each connection, default 1")
-    value("-C", "--consumers", text="consumers of each channel, default 0")
-    text = "queue of the consumers, default connection-count"
-    value("-u", "--queue", convert=str, metavar="NAME", text=text)
-    flag("-l", "--localhost", text="connect to random addresses of 127.0.0.0/16")
-    text = "TCP keepalive: seconds, probes, seconds"
-    value("-k", "--keepalive", convert=keepalive, metavar="IDLE:COUNT:INTERVAL", text=text)
-    return parser
-
-
-def parse(argv: Sequence[str]) -> ConnectionCountOptions:
-    """Read and check the options. Raises: UsageError, Information."""
-    options = ConnectionCountOptions(**connection_count_parser().read(argv))
-    check(
-        {
-            "--count must be at least 1": not options.count,
-            f"--channels must be at most {CHANNELS_MAX}": options.channels > CHANNELS_MAX,
-            "--consumers need --channels": bool(options.consumers) and not options.channels,
-            "--consumers need a --queue": bool(options.consumers) and not options.queue,
-        }
-    )
-    return options
 
 
 def run(argv: Sequence[str]) -> int:
@@ -93,7 +24,7 @@ def run(argv: Sequence[str]) -> int:
 
     Raises: UsageError, Information, ValueError, OSError, Error.
     """
-    options = parse(argv)
+    options = parse_connection_count(argv)
     host = "127.0.0.1" if options.localhost else ""
     with Interrupts() as interrupts:
         # The first connection is not to be counted: it is closed before the others open.

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lavinmq.cli.perf import mqtt_wire
-from lavinmq.cli.perf.connection_count import SLICE, Keepalive, keepalive
+from lavinmq.cli.perf.connection_count import SLICE
+from lavinmq.cli.perf.count_options import Keepalive, keepalive
 from lavinmq.cli.perf.counts import Dots, repeat
 from lavinmq.cli.perf.descriptors import allow_connections
 from lavinmq.cli.perf.held import Held

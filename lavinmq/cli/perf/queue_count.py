@@ -3,13 +3,11 @@
 import secrets
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 from lavinmq.cli.perf.conversation import Conversations, Script, Step, step
+from lavinmq.cli.perf.count_options import QueueCountOptions, parse_queue_count
 from lavinmq.cli.perf.counts import Dots, repeat
 from lavinmq.cli.perf.interrupts import Interrupts
-from lavinmq.cli.perf.options import Parser, check, json_object
 from lavinmq.cli.perf.peer import Broker
 from lavinmq.client import frames
 
@@ -19,40 +17,12 @@ PIECE = 1000  # declarations that are sent at once
 POLL_S = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueCountOptions:
-    """How many queues make a batch, and of which kind."""
-
-    uri: str = "amqp://guest:guest@localhost"
-    queues: int = 100
-    durable: bool = False
-    arguments: dict[str, Any] = field(default_factory=dict)
-    no_wait: bool = False
-
-
-def queue_count_parser() -> Parser:
-    """Return the table of options of `amqp queue-count`."""
-    parser = Parser("amqp queue-count", QueueCountOptions())
-    parser.value("-q", "--queues", text="queues of each batch, default 100")
-    parser.flag("-D", "--durable", text="durable queues, which are left over; else exclusive ones")
-    parser.value("--arguments", convert=json_object, metavar="JSON", text="of queue.declare")
-    parser.flag("-n", "--no-wait", text="do not wait for the answer to each declaration")
-    return parser
-
-
-def parse(argv: Sequence[str]) -> QueueCountOptions:
-    """Read and check the options. Raises: UsageError, Information."""
-    options = QueueCountOptions(**queue_count_parser().read(argv))
-    check({"--queues must be at least 1": not options.queues})
-    return options
-
-
 def run(argv: Sequence[str]) -> int:
     """Run the scenario with these options; returns the exit status.
 
     Raises: UsageError, Information, ValueError, OSError, Error.
     """
-    options = parse(argv)
+    options = parse_queue_count(argv)
     with (
         Interrupts() as interrupts,
         Broker(options.uri) as broker,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,15 @@ from lavinmq.pipeline.arguments import job_parser
 from lavinmq.pipeline.job import find_jobs
 
 PAGES = manual.pages()
+ROOT = Path(__file__).parents[3]
+UNCOMPILED = """
+import runpy, sys
+_, compiled, module, *arguments = sys.argv
+sys.modules.update(dict.fromkeys(compiled.split()))
+sys.argv[1:] = arguments
+runpy.run_module(module, run_name="__main__")
+"""
+"""Runs a module as install.py does, where no compiled one can be imported."""
 
 
 def everything() -> list[str]:
@@ -47,6 +57,25 @@ def test_the_page_of_lavinmqctl_is_up_to_date() -> None:
     assert path.read_text() == ctl_page.page(), (
         "run: python -m lavinmq.cli.ctl.page > docs/lavinmqctl.md"
     )
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["lavinmq.cli.ctl completion bash --program lavinmqperf", "lavinmq.cli.manual . lavinmqperf"],
+)
+def test_packages_are_filled_from_sources_that_are_not_compiled(
+    command: str, tmp_path: Path
+) -> None:
+    stubs = (path.relative_to(ROOT).with_suffix("") for path in ROOT.glob("lavinmq/**/_*.pyi"))
+    compiled = [".".join(path.parts) for path in stubs]
+
+    done = subprocess.run(
+        [sys.executable, "-c", UNCOMPILED, " ".join(compiled), *command.split()],
+        capture_output=True, text=True, cwd=tmp_path, check=False,
+    )  # fmt: skip
+
+    assert "lavinmq._core" in compiled
+    assert done.returncode == 0, done.stderr
 
 
 # --- completion

@@ -6,8 +6,9 @@ import pytest
 from pamqp import base
 
 from lavinmq.cli.perf import __main__ as perf
-from lavinmq.cli.perf import churn, churn_report
+from lavinmq.cli.perf import churn_report
 from lavinmq.cli.perf.churn_operations import OPERATIONS, SERIAL, Operation
+from lavinmq.cli.perf.churn_options import ChurnOptions, parse_churn
 from lavinmq.cli.perf.churn_report import Measurement, human_rate, human_time
 from lavinmq.cli.perf.conversation import Step
 from tests.support.raw_wire import FrameReader, decode_method
@@ -49,11 +50,11 @@ def bodies(scenario: str) -> list[list[str]]:
 def test_each_option_sets_its_value(
     scenario: str, argv: list[str], name: str, value: object
 ) -> None:
-    assert getattr(churn.parse(scenario, argv), name) == value
+    assert getattr(parse_churn(scenario, argv), name) == value
 
 
 def test_defaults_are_one_client_and_five_seconds() -> None:
-    assert churn.parse("bind-churn", []) == churn.ChurnOptions(clients=1, time=5.0, json=False)
+    assert parse_churn("bind-churn", []) == ChurnOptions(clients=1, time=5.0, json=False)
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,16 @@ from pathlib import Path
 import pytest
 
 from lavinmq.cli.perf import __main__ as perf
-from lavinmq.cli.perf import connection_count, counts, queue_count
-from lavinmq.cli.perf.connection_count import ConnectionCountOptions, Keepalive
+from lavinmq.cli.perf import counts
+from lavinmq.cli.perf.count_options import (
+    ConnectionCountOptions,
+    Keepalive,
+    QueueCountOptions,
+    parse_connection_count,
+    parse_queue_count,
+)
 from lavinmq.cli.perf.descriptors import OWN_DESCRIPTORS, allow_connections
 from lavinmq.cli.perf.interrupts import Interrupts
-from lavinmq.cli.perf.queue_count import QueueCountOptions
 
 
 @pytest.mark.parametrize(
@@ -31,7 +36,7 @@ from lavinmq.cli.perf.queue_count import QueueCountOptions
 def test_each_option_of_queue_count_sets_its_value(
     argv: list[str], name: str, value: object
 ) -> None:
-    assert getattr(queue_count.parse(argv), name) == value
+    assert getattr(parse_queue_count(argv), name) == value
 
 
 @pytest.mark.parametrize(
@@ -55,12 +60,12 @@ def test_each_option_of_queue_count_sets_its_value(
 def test_each_option_of_connection_count_sets_its_value(
     argv: list[str], name: str, value: object
 ) -> None:
-    assert getattr(connection_count.parse(argv), name) == value
+    assert getattr(parse_connection_count(argv), name) == value
 
 
 def test_defaults_are_those_of_the_manual() -> None:
-    assert queue_count.parse([]) == QueueCountOptions(queues=100)
-    assert connection_count.parse([]) == ConnectionCountOptions(
+    assert parse_queue_count([]) == QueueCountOptions(queues=100)
+    assert parse_connection_count([]) == ConnectionCountOptions(
         count=100, channels=1, consumers=0, queue="connection-count"
     )
 
