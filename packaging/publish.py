@@ -61,6 +61,10 @@ def build(architectures: list[str], packages: Path, output: Path, key: str) -> P
     """
     version = release.version()
     text, public = notes(version), keyring.exported(key)
+    made = _packages(packages, version)
+    if not made:
+        raise release.PackagingError(f"no packages of {version} in {packages}: make deb rpm")
+    release.refuse_rehearsed(made)
     place = output / version
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
@@ -68,10 +72,6 @@ def build(architectures: list[str], packages: Path, output: Path, key: str) -> P
     (place / repository.KEY_NAME).write_bytes(public)
     for architecture in architectures:
         _executable(architecture, version, place)
-    made = _packages(packages, version)
-    if not made:
-        raise release.PackagingError(f"no packages of {version} in {packages}: make deb rpm")
-    release.refuse_rehearsed(made)
     for path in made:
         shutil.copy2(path, place)
     lines = [
