@@ -50,6 +50,18 @@ def test_every_decision_is_listed() -> None:
         assert f"(decisions/{record.name})" in index
 
 
+def test_numbers_without_a_decision_are_named() -> None:
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    (said,) = re.findall(r"The numbers (.*?)\s+were not used", index, re.DOTALL)
+    there = {int(path.name[:4]) for path in (ROOT / "docs" / "decisions").glob("*.md")}
+
+    unused = set[int]()
+    for first, last in re.findall(r"(\d{4})(?:\s+to\s+(\d{4}))?", said):
+        unused |= {*range(int(first), int(last or first) + 1)}
+
+    assert unused == {*range(max(unused) + 1)} - there
+
+
 def test_the_protocol_page_lists_every_reply_code() -> None:
     page = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"^\| (\d{3}) (\w+) \|", page, re.MULTILINE))
