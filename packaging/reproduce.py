@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import release
@@ -36,8 +37,10 @@ FASTER = {"DPKG_DEB_COMPRESSOR_LEVEL": "1"}
 PACKERS = {"deb.py": ("dpkg-buildpackage", "dh"), "rpm.py": ("rpmbuild",)}
 
 
-def again(architecture: str, place: Path, *, quick: bool, jobs: int) -> list[tuple[str, str, bool]]:
-    """Build in a directory, and return names, checksums and whether they are those of dist/.
+def again(
+    architecture: str, place: Path, *, quick: bool, jobs: int
+) -> Iterator[tuple[str, str, bool]]:
+    """Build in a directory; names, checksums and whether they are those of dist/, as they come.
 
     Raises: PackagingError, CalledProcessError.
     """
@@ -68,11 +71,11 @@ def again(architecture: str, place: Path, *, quick: bool, jobs: int) -> list[tup
     names += [
         str(p.relative_to(here)) for p in sorted((here / "licenses").rglob("*")) if p.is_file()
     ]
-    compared = [(name, *_same(here / name, there / name)) for name in names]
+    for name in names:
+        yield name, *_same(here / name, there / name)
     for program, tools in PACKERS.items():
         if all(map(shutil.which, tools)):
-            compared += _packages(program, architecture, place, environment)
-    return compared
+            yield from _packages(program, architecture, place, environment)
 
 
 def _packages(
@@ -136,20 +139,23 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--keep", type=Path, metavar="DIR", help="build here, and leave it")
     options = parser.parse_args()
-    compared: list[tuple[str, str, bool]] = []
+    compared: list[bool] = []
     started = time.monotonic()
 
     def build() -> str:
         with tempfile.TemporaryDirectory(prefix="lavinmq-elsewhere-") as temporary:
             place = (options.keep or Path(temporary)).absolute()
-            compared.extend(again(options.arch, place, quick=options.quick, jobs=options.jobs))
-        for name, digest, is_same in compared:
-            print(f"{'same     ' if is_same else 'DIFFERENT'} {digest} {name}")
-        differing = sum(not is_same for *_, is_same in compared)
+            for name, digest, is_same in again(
+                options.arch, place, quick=options.quick, jobs=options.jobs
+            ):
+                # At once: what follows may fail, and this took minutes.
+                print(f"{'same     ' if is_same else 'DIFFERENT'} {digest} {name}", flush=True)
+                compared.append(is_same)
+        differing = compared.count(False)
         return f"{len(compared)} files, {differing} differ; {time.monotonic() - started:.0f} s"
 
     status = release.reported(build)
-    return status or int(not all(is_same for *_, is_same in compared))
+    return status or int(not all(compared))
 
 
 if __name__ == "__main__":
