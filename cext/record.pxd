@@ -11,7 +11,7 @@
 #
 # Scalars are little-endian here and big-endian on the wire, sizes are equal: the two forms of the
 # properties differ in the flag word, the headers table's length and the timestamp only.
-# Source: storage reference section 3. Rule for changing it: the format is LavinMQ's and is not ours
+# Source: docs/formats.md. Rule for changing it: the format is LavinMQ's and is not ours
 # to change; a new field goes into a new file beside the segment.
 from bytes cimport (
     be16, be32, be64, i64, le16, le32, le64, put_be16, put_be32, put_be64, put_le16, put_le32,

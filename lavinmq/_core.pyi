@@ -283,7 +283,7 @@ class Loop:
 
     Its tick runs at the end of each iteration in which something happened: queues deliver and are
     written, publishes are confirmed, links send. Waiting for the disk happens in one thread of its
-    own. Source: architecture section 6.
+    own. Source: docs/architecture.md.
 
     Args:
         events: the running event loop.

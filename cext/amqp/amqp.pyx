@@ -5,7 +5,7 @@
 # input; what is split or larger than a frame is assembled in the channel and then makes the same
 # call. The walker stops at each event and is called again behind it, so the order of frames is
 # kept. Every length is checked against the bytes that are there before it is used.
-# Source: amqp reference sections 2, 4, 6, 11 and 15; architecture section 6.
+# Source: AMQP 0-9-1 specification, section 4.2; docs/protocol.md, docs/architecture.md.
 
 
 cdef enum method_id:

@@ -1,7 +1,7 @@
 # Content: what is published and split over reads or frames.
 #
 # What does not lie back to back in one read is assembled in the channel, and then published by the
-# same call. Called by amqp.pyx. Source: amqp reference sections 4, 11 and 15.
+# same call. Called by amqp.pyx. Source: AMQP 0-9-1 specification, section 4.2.6.
 
 
 cdef int walk_fail(link_t* l, u32 error, u16 channel, u32 method, u64 a, u64 b) noexcept nogil:

@@ -1,6 +1,7 @@
 # Deliver: a stored record as basic.deliver in a link's output.
 #
-# Called by way of protocol_t, once per message. Source: amqp reference sections 2 and 14.
+# Called by way of protocol_t, once per message.
+# Source: AMQP 0-9-1 specification, section 4.2.6; docs/consumers.md.
 
 
 # hot

@@ -1,6 +1,6 @@
 # Frames: their layout, and stored records as content frames.
 #
-# Source: amqp reference sections 2 and 14.
+# Source: AMQP 0-9-1 specification, section 4.2.
 
 cdef enum frame_type:
     FRAME_METHOD = 1

@@ -1,6 +1,6 @@
 # Get: one message for who asks for it.
 #
-# Called by the door. Source: amqp reference section 14.
+# Called by the door. Source: docs/protocol.md.
 
 cdef enum get_result:
     GET_WRITTEN = 0

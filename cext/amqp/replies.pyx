@@ -1,6 +1,6 @@
 # Replies: what a client is told of its publishes, and that we are there.
 #
-# Called by way of protocol_t. Source: amqp reference sections 2, 6 and 15.
+# Called by way of protocol_t. Source: AMQP 0-9-1 specification, section 4.2; docs/protocol.md.
 
 
 cdef bint confirm_write(chan_t* c, u32 method, u64 seq, bint multiple) noexcept nogil:

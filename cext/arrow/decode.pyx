@@ -9,7 +9,7 @@
 # The broker tells offset and time of a message in its headers: x-stream-offset, x-stream-timestamp.
 # The publisher did not write them, so they are cut out where headers are wanted. Every length
 # is checked against the bytes that are there before it is used.
-# Source: amqp reference sections 2, 14 and 20.
+# Source: AMQP 0-9-1 specification, section 4.2; docs/streams.md.
 from bytes cimport put_be32, u16
 from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_FromStringAndSize

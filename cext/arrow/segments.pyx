@@ -3,7 +3,7 @@
 # Reads memory only; whoever calls has read the file, whole or a window of it, and decides what an
 # end in the middle of a record means. Nothing is read behind the end of the data, whatever lengths
 # the records claim. The layout of a record is record.pxd's.
-# Source: storage reference sections 2 to 6; filling and its pattern: decision 0010.
+# Source: docs/formats.md; filling and its pattern: decision 0010.
 from libc.stdlib cimport qsort
 
 cdef enum scan_code:            # why a scan returned

@@ -2,7 +2,7 @@
 #
 # Tables are checked once, when they come in; all the same nothing here reads past their end
 # (table.pyx). The slices that are given out live as long as the table.
-# Source: amqp reference section 4.
+# Source: AMQP 0-9-1 specification, section 4.2.5.5.
 
 cdef struct slice_t:
     const u8* p                 # NULL = none

@@ -2,7 +2,7 @@
 #
 # A message of 128 MiB is 32 768 pages, and the kernel takes 0.1 ms for those of each MiB: in one go
 # that would hold up everybody. So the pages go first, some in each turn, and then the block, which
-# costs nothing any more. Called by deliver.pyx, channel.pyx and transaction.pyx.
+# costs nothing any more. Called by who lets go of them.
 
 cdef extern from "<sys/mman.h>" nogil:
     int madvise(void* p, size_t n, int advice)

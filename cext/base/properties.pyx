@@ -1,5 +1,5 @@
 # Properties: those of a message in wire order, with other headers.
-# Source: amqp reference section 6.
+# Source: AMQP 0-9-1 specification, section 4.2.6.1.
 
 
 cdef u32 props_with_headers(u8* out, const u8* props, u32 len, const u8* table,

@@ -4,7 +4,7 @@
 # string, and the value behind it. Both are measured against the bytes that are there: 0 bytes means
 # that no whole one of a known type is. Whoever walks a table ends where that is answered.
 # Shared with the compiled module of Spark's tasks; what only the broker asks of tables is in
-# fields.pyx. Source: amqp reference section 4.
+# fields.pyx. Source: AMQP 0-9-1 specification, section 4.2.5.5.
 
 cdef enum:
     TABLE_DEPTH = 64            # tables and arrays inside each other

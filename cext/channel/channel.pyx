@@ -2,7 +2,7 @@
 #
 # What waits to be settled is in a ring (queue/unacked.pyx). Called by whatever speaks a protocol,
 # and by the door. Longer than 500 lines: all ways of settling go over one ring in one way.
-# Source: amqp reference section 15; architecture section 5.
+# Source: docs/consumers.md, docs/architecture.md.
 
 
 # ---- settling ------------------------------------------------------------------------------------

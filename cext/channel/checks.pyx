@@ -1,7 +1,7 @@
 # Checks: whether the properties of a message are well formed, and may be this client's.
 #
 # Messages are stored with properties in the form of AMQP, whatever their publisher speaks; errors
-# are those of walk_error. Source: amqp reference sections 4 and 11.
+# are those of walk_error. Source: docs/protocol.md, what is refused.
 
 
 cdef u32 expiration_error(const u8* text) noexcept nogil:

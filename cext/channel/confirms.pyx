@@ -3,7 +3,7 @@
 # Publishes gather per channel; one sync at a time runs over the files that they touched, then each
 # channel gets one cumulative ack. While it runs the next batch gathers: group commit without a
 # timer. Acks are sent from here only, so they cannot overtake each other. Called by tick.pyx.
-# Source: architecture section 6; storage reference section 14.
+# Source: docs/durability.md; docs/architecture.md, the tick.
 
 
 # ---- one channel ---------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 # Publish: a message into the queues that it was routed to, and what its publisher is to be told.
 #
-# What takes long goes on in publish_job.pyx. Source: amqp reference sections 8 and 11.
+# What takes long goes on in publish_job.pyx.
+# Source: docs/architecture.md, life of a published message.
 
 cdef enum publish_result:
     PUBLISHED = 0

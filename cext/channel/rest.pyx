@@ -8,7 +8,7 @@
 # blocked: its consumers wait. The file is open, so that it may be unlinked, and its segment is
 # pinned: compaction makes no holes in it (decision 0047). What is returned to its publisher is sent
 # in the same way from the memory in which it came.
-# Called by deliver.pyx and link.pyx.
+# Called by who writes contents, and by wire.pyx.
 
 
 # ---- making --------------------------------------------------------------------------------------

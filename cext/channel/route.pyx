@@ -4,7 +4,7 @@
 # Exchanges that this connection may write to are known to the link; whether that still holds is one
 # comparison with the vhost's epoch. Anything unknown is a miss: Python checks existence and
 # permission once and tells the link; where routing keys matter as well, see answers.pyx.
-# Source: amqp reference sections 8, 11 and 12; architecture section 6.
+# Source: docs/architecture.md, life of a published message.
 
 cdef enum:
     KNOWN_SLOTS = 16

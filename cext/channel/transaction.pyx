@@ -10,7 +10,7 @@
 # dead letter on disk before that, a large one by way of haul.pyx. Publishes come to their end, and
 # so do settlements, also when the channel goes; one that goes between them, while the disk is
 # waited for, settles nothing.
-# Called by amqp.pyx, route.pyx and link.pyx. Source: amqp reference section 13.
+# Called by amqp.pyx, publish.pyx, channel.pyx and link.pyx. Source: docs/durability.md.
 
 cdef enum:
     MAX_TX_BYTES = 268435456    # of one transaction's publishes

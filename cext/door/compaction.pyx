@@ -13,8 +13,7 @@
 #
 # A loss of power between any two calls leaves a segment that the next start reads as before
 # (load.pyx drops positions that are no record's start, and counts anew). Nothing here takes longer
-# than a few milliseconds at once. Called by the door. Source: storage reference sections 3 to 5
-# and 20.5.
+# than a few milliseconds at once. Called by the door. Source: docs/formats.md.
 
 import functools
 

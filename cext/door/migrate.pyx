@@ -3,7 +3,7 @@
 # The new stores are made in `migrating`, which becomes `migrated` once all is on disk; then the old
 # files go and the new ones take their place. A crash anywhere leaves the one or the other whole:
 # the next start begins anew, or goes on. A disk that does not say what is there stops it: the queue
-# is closed, and what it has stays. Called by the door. Source: storage reference section 7.
+# is closed, and what it has stays. Called by the door. Source: docs/formats.md, levels.
 _OF_STORE = re.compile(r"(msgs|acks|meta)\.\d{10}")
 
 

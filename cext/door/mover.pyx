@@ -3,8 +3,8 @@
 #
 # The consumer is a client's, and exclusive: it stands for the mover where others look for consumers
 # and gets nothing itself. A message is deleted here once it is on disk there (moves.pyx). What the
-# other queue refuses stays; who owns the mover has it try again. Called by lavinmq/shovel/local.py.
-# Source: decision 0108.
+# other queue refuses stays; who owns the mover has it try again. Called by
+# lavinmq/shovel/carrying.py. Source: decision 0108.
 
 cdef enum:
     MOVER_LOOKS = 64            # messages between two looks at the clock

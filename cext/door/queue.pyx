@@ -439,7 +439,7 @@ cdef class Queue:
         open().
         Raises OSError, or ValueError naming the file when the store cannot be read (wrong schema
         version); the queue is then closed and its files are untouched: publishes to it are refused.
-        Source: storage reference section 15."""
+        Source: docs/formats.md."""
         queue_shut(self.q, True)
         self.compaction = None
         try:

@@ -3,7 +3,7 @@
 # A link has one output block. Deliveries go into it only while the kernel takes everything ("not
 # blocked"), so a slow consumer holds one block and its messages stay in the segment. Replies from
 # Python are appended to the same block, which keeps them in order with deliveries.
-# Source: architecture section 7.
+# Source: docs/architecture.md, life of a delivered message.
 
 # ---- memory of a link ----------------------------------------------------------------------------
 

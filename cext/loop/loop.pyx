@@ -1135,7 +1135,7 @@ cdef class Loop:
         closed that hold a delivery for longer than its queue allows; a portion of them.
         Called eight times a second or so; true when there are more, to be asked for at once.
 
-        Source: amqp reference sections 1 and 3."""
+        Source: docs/protocol.md, connection."""
         cdef list links = []
         cdef link_t* l = NULL
         loop_clock(&self.t)

@@ -2,7 +2,7 @@
 #
 # Each step works on a list that is usually empty (wishes.pyx). One sync at a time runs in the
 # worker thread, over the files that confirmed publishes touched; their acks are in confirms.pyx.
-# Source: architecture section 6; storage reference section 14.
+# Source: docs/architecture.md, the tick; docs/durability.md.
 
 cdef enum:
     FEW_SYNC_QUEUES = 64        # whose files are synced one by one, or by sync_files' choice

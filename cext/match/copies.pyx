@@ -2,7 +2,7 @@
 #
 # Both are arrays of strings. Each exchange that a message comes to matches each string like a
 # routing key; a queue that several of them reach gets one copy. BCC is stored and not delivered.
-# Called by amqp.pyx (checks), route.pyx and deliver.pyx. Source: amqp reference section 8.
+# Called by amqp.pyx (checks), route.pyx and deliver.pyx. Source: docs/protocol.md.
 
 
 # ---- reading -------------------------------------------------------------------------------------

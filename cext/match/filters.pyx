@@ -6,7 +6,7 @@
 # cursor, which is as high as the trie is deep, and goes on in a later turn. A queue has at most one
 # subscription with a filter; a table finds it. Part of match.pyx; called by mqtt/ only, since its
 # destinations are subscriptions and no queues.
-# Source: MQTT reference sections 6 and 17, DEV-1 and DEV-2.
+# Source: docs/mqtt.md, subscriptions; the standard, section 4.7.
 
 
 # ---- levels --------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@
 # *jump*: each binding has as many buckets as its weight, in the order of binding. Only running sums
 # are kept, so a weight costs nothing.
 # Part of match.pyx, which calls it: routing allocates nothing, binding may.
-# Source: amqp reference section 8; J. Lamping, E. Veach, "A Fast, Minimal Memory, Consistent Hash
+# Source: docs/protocol.md; J. Lamping, E. Veach, "A Fast, Minimal Memory, Consistent Hash
 # Algorithm".
 
 # ---- weights ---------------------------------------------------------------------------------

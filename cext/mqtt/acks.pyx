@@ -3,7 +3,7 @@
 # A publish of QoS 1 or 2, a PUBREL, and a PUBREC of a session that is kept take a number of the
 # channel's confirms; a ring has the packet that answers each. So PUBACK, PUBREC, PUBREL and PUBCOMP
 # leave in order, in batches, and behind the sync.
-# Source: MQTT reference sections 7, 8 and 18; the standard, section 4.3.
+# Source: docs/mqtt.md; the standard, section 4.3.
 
 cdef enum:
     ACKS_MAX = 65535            # publishes of a client that wait for their answer

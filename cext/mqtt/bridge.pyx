@@ -6,7 +6,7 @@
 # of version 5, QoS, and what its subscriptions have granted. So is what a client takes from a queue
 # or a stream that consumers of AMQP share. Called by fold.pyx, publish.pyx, deliver.pyx and door/.
 # Longer than 500 lines: both ways go by the same pairs of properties.
-# Source: docs/mqtt.md; the standard, section 3.3.2.3; MQTT reference sections 13 and 18.
+# Source: docs/mqtt.md; the standard, section 3.3.2.3.
 
 cdef enum foreign_result:
     FOREIGN_READ = 0

@@ -2,7 +2,7 @@
 #
 # A queue of MQTT has this as its `deliver`. What goes out with QoS 0 is settled at once; the others
 # get a packet id, and are settled by PUBACK or PUBREC. What had gone back keeps its id and says so.
-# Source: MQTT reference sections 7 and 8.
+# Source: docs/mqtt.md; the standard, sections 4.3 and 4.9.
 
 cdef enum:
     SHARED_TAG = 1              # first byte of the tag of a member of a shared subscription

@@ -2,7 +2,7 @@
 #
 # A session that matches through several filters gets one copy, with the highest QoS that it was
 # granted and all of its identifiers. The folds of the last topic are kept until a binding changes.
-# Source: MQTT reference sections 6 and 7; the standard, section 3.3.4.
+# Source: docs/mqtt.md; the standard, section 3.3.4.
 
 
 cdef bint folds_grow(mqtt_t* s) noexcept nogil:

@@ -2,7 +2,7 @@
 #
 # A client's PUBLISH may carry seven of them, each once but for user properties. What is about
 # this hop, alias and expiry, is taken out; the others are kept as they came, and forwarded so.
-# Source: MQTT reference section 18; the standard, sections 1.5, 2.2.2 and 3.3.2.3.
+# Source: the standard, sections 1.5, 2.2.2 and 3.3.2.3.
 
 cdef enum reason_code:
     REASON_SUCCESS = 0x00

@@ -3,7 +3,7 @@
 # QoS 0 goes straight into the output of a client that has nothing else waiting and is not slow. The
 # rest is stored in the queues of the sessions, and answered when it is on disk (acks.pyx). What
 # takes long goes on in a later turn, with the queues that are left held.
-# Source: MQTT reference sections 6, 7 and 18.
+# Source: docs/mqtt.md; the standard, section 3.3.
 
 cdef enum:
     BUSY_BYTES = 65536          # that wait for a client from which on its publishers slow down

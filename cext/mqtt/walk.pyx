@@ -4,7 +4,7 @@
 # Nothing but CONNECT is heard first, and then nothing but AUTH and DISCONNECT until Python has
 # opened the session. Every length is checked before it is used. What is malformed is told with a
 # reason code, and the connection ends.
-# Source: MQTT reference sections 3 and 18; the standard, chapters 2 and 3.
+# Source: the standard, chapters 2 and 3.
 
 cdef enum:
     PACKET_UNITS = 2            # of work, besides what is done for the packet

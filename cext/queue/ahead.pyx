@@ -6,7 +6,7 @@
 # it is appended like any other message (features.pyx, stream.pyx), but the bytes are there already:
 # the write segment is finished, and the file gets the name of the next one (decision 0047). Until
 # then its record has no time, which means: no record. A start removes such files.
-# Called by route.pyx, haul.pyx and queue.pyx.
+# Called by publish_job.pyx, haul.pyx and queue.pyx.
 
 cdef enum:
     AHEAD_PIECE = 131072        # bytes that are written at once

@@ -6,7 +6,7 @@
 # queues. So confirms, transactions, dead letters, limits and portions are theirs, too. A message is
 # stored as AMQP has it; mqtt/bridge.pyx says what a client of MQTT gets of it, and has the way
 # back. What MQTT has published does not come back to it. Called by through.pyx and mqtt/.
-# Source: docs/mqtt.md; MQTT reference sections 13 and 17, DEV-13.
+# Source: docs/mqtt.md.
 
 cdef enum:
     QOS0_BYTES = 8388608        # that may wait in a queue when one of QoS 0 comes

@@ -5,7 +5,7 @@
 # when the copies are on disk (moves.pyx): a crash may leave both, never neither. A queue that gets
 # too long by it goes on the loop's list (features.pyx), so chains and rings do not recurse.
 # Longer than 500 lines: a death is made, recorded and sent in one pass over one scratch memory.
-# Source: amqp reference sections 17 and 22.
+# Source: docs/protocol.md, messages that die.
 
 cdef enum death:
     DEAD_REJECTED = 0

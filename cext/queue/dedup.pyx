@@ -9,8 +9,8 @@
 # The caller asks `dedup_seen` before it stores a message, and says `dedup_remember` once it is
 # stored: what was refused may come again. Nothing leaves the cache but the oldest key; one that has
 # expired is not seen any more, and is renewed when its message comes again. The file is in
-# dedup_log.pyx. Called by queue.pyx and route.pyx.
-# Source: amqp reference section 18.
+# dedup_log.pyx. Called by publish.pyx, features.pyx and dead_letter.pyx.
+# Source: docs/deduplication.md.
 
 cdef extern from *:
     """

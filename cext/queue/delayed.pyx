@@ -3,7 +3,7 @@
 # The header `x-delay` counts milliseconds from the publish. Waiting messages are stored like any
 # other; their order of release is a heap in memory, built anew at start, so none is looked at
 # before its time. A release routes the message as if it came then, without the header.
-# Called by route.pyx, features.pyx, expiry.pyx and the door. Source: amqp reference section 19.
+# Called by through.pyx, features.pyx, expiry.pyx and the door. Source: docs/delayed.md.
 
 cdef enum:
     RELEASES_A_LOOK = 64        # releases between two looks at the clock

@@ -7,7 +7,7 @@
 # store's heap, and one that comes back. After a start the segments are looked through one by one,
 # for those that the heap has to have. The loop has a heap of queues by the earliest deadline that
 # they may have.
-# Source: amqp reference section 16; storage reference section 18.
+# Source: docs/protocol.md, messages that die.
 from libc.stdlib cimport bsearch, qsort
 
 cdef enum:

@@ -4,7 +4,7 @@
 # all others never come by. A queue that has become too long goes on the loop's list and is held to
 # its limits before anything else is done for the client: dead letters of one may be too many for
 # another, so this is a list and not a recursion.
-# Source: amqp reference sections 10, 16 and 17.
+# Source: docs/policies.md.
 
 cdef enum append_result:
     APPENDED = 0

@@ -2,7 +2,7 @@
 #
 # A start looks at very many directories, most of them with next to nothing in them: each is listed
 # once, and nobody asks for a file that is not in the list. Called by load.pyx, stream_load.pyx and
-# the door. Source: storage reference sections 4, 5 and 15.
+# the door. Source: docs/formats.md.
 cdef enum:
     READ_BYTES = 1 << 20
 

@@ -3,7 +3,7 @@
 # Routing takes a history as it takes a queue, so that whatever publishes (a client, a transaction,
 # a dead letter, another exchange) fills it in the same way. It has no files: a message is one block
 # of memory, and the oldest goes when there are too many, or too many bytes. Nobody has received
-# what is only kept, so it counts as unroutable. Called by route.pyx, features.pyx and replay.pyx.
+# what is only kept, so it counts as unroutable. Called by through.pyx, features.pyx and replay.pyx.
 # Source: documentation of RabbitMQ's exchange x-recent-history.
 
 cdef enum:

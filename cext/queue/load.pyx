@@ -3,7 +3,7 @@
 # Everything is looked at before anything is changed: a directory that cannot be understood closes
 # the queue and stays as it is. What files there are says found.pyx. Called once per queue by the
 # door, at start.
-# Source: storage reference section 15.
+# Source: docs/formats.md.
 from libc.stdlib cimport qsort
 
 cdef enum:

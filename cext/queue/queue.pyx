@@ -5,7 +5,7 @@
 # while it can take a message; whoever gives credit moves it there, and it leaves when it is met
 # without. Called by route, channel, deliver, amqp and loop.
 # Longer than 500 lines: what happens to a message in its queue stands in one place.
-# Source: architecture sections 5 to 8.
+# Source: docs/architecture.md.
 
 
 # ---- life ----------------------------------------------------------------------------------------

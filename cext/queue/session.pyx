@@ -3,7 +3,7 @@
 # An id of ours is in use from PUBLISH to PUBACK or PUBCOMP, also while the client is away: then its
 # message is back in the queue, and a table by position tells which id it had. Both tables are open
 # addressing with the entries behind a hole moved up, so nothing is left of what was removed.
-# Source: MQTT reference sections 5, 8 and 17, DEV-8 and DEV-18.
+# Source: docs/mqtt.md, sessions.
 
 
 # ---- ids -----------------------------------------------------------------------------------------

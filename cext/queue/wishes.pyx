@@ -2,7 +2,7 @@
 #
 # Queues whose files the next sync has to cover, those that owe a sync to duplicates they dropped,
 # channels that wait for confirms, and consumers with too little credit to be worth their while now.
-# Source: architecture section 6.
+# Source: docs/architecture.md, the tick.
 
 
 # ---- syncs ---------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 # Records have no mark and no checksum: a single one cannot be told from chance. What is believed is
 # a chain of plausible records that runs exactly to the end of the data. Called by salvage.pyx of
 # the broker, and by the scanner of Spark tasks.
-# Source: storage reference section 3.
+# Source: docs/formats.md.
 cdef enum:
     DAY_MS = 86_400_000
 

@@ -4,7 +4,7 @@
 # Passing what is deleted can be long: it stops when the portion is over, and the next call goes on.
 # Behind damage reading goes on where salvage.pyx finds the next record. Called by queue.pyx,
 # channel.pyx and load.pyx; shares store_t with store.pyx, which writes.
-# Source: storage reference sections 3, 11, 12 and 15.
+# Source: docs/formats.md.
 
 
 # ---- requeued records ----------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 # A sync runs over descriptors of its own, which it closes; so a file may roll or go meanwhile. When
 # there are too many of them, one sync of the whole file system takes their place. What a removed
 # segment has left goes after a sync that has covered its directory.
-# Called by tick.pyx and by who changes files of a store. Source: storage reference section 14.
+# Called by tick.pyx and by who changes files of a store. Source: docs/durability.md.
 from posix.fcntl cimport O_DIRECTORY
 
 cdef enum:

@@ -2,7 +2,7 @@
 #
 # The file is not changed. What is believed: chain.pyx.
 # Called by store.pyx when a walk meets junk; reads the rest of the segment, which is rare.
-# Source: storage reference sections 3, 12 and 15.
+# Source: docs/formats.md, damaged files.
 from posix.unistd cimport lseek
 
 cdef enum:

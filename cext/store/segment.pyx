@@ -3,7 +3,7 @@
 # Files are written with pwrite and read with pread: a full disk or a bad sector is an error code
 # here, never a signal, nothing is mapped, and a file is never longer than what was written
 # (decision 0002). Called by store.pyx and reserve.pyx; knows nothing about records or queues.
-# Source: storage reference sections 2, 4 and 5.
+# Source: docs/formats.md.
 from posix.unistd cimport pread
 
 cdef extern from *:
@@ -190,7 +190,7 @@ cdef void segment_unlink_acks(store_t* st, u32 id) noexcept nogil:
 
 cdef int segment_write_meta(store_t* st, const seg_t* seg) noexcept nogil:
     """Write meta.N: the number of records of a finished segment, and for a stream their first
-    offset and times (storage reference section 5). One with fillers has none: a start walks it, and
+    offset and times (docs/formats.md). One with fillers has none: a start walks it, and
     knows them by themselves.
 
     0, or -1 with errno: one that is missing or short costs the next start a walk, nothing else."""

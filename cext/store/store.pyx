@@ -6,7 +6,7 @@
 # backlog of any length costs no memory. Called by queue.pyx only; never logs, never calls Python on
 # the message path.
 # Longer than 500 lines: writing, deleting and closing turn on the same few positions.
-# Source: storage reference sections 2 to 5, 11, 12 and 15.
+# Source: docs/formats.md.
 
 
 cdef enum:

@@ -5,7 +5,7 @@
 # one ring, those that have read all there is in another: a publish wakes them by joining the two,
 # and nothing else looks at them. What readers do is in stream_read.pyx, what goes after its time in
 # stream_retention.pyx. Called by queue.pyx, features.pyx, channel.pyx, tick.pyx and the door.
-# Source: amqp reference section 20.
+# Source: docs/streams.md.
 
 cdef enum:
     OFFSET_HEADER = 25          # bytes of x-stream-offset in a headers table

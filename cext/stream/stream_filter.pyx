@@ -5,7 +5,7 @@
 # of those that any condition asks for is noted, and so are the texts in the list of values.
 # Text forms are not made at run time: where a condition's text is that of a number, a boolean or a
 # time, that value is compared. Reads record headers in place; never allocates while matching.
-# Called by stream_read.pyx. Source: amqp reference section 20.
+# Called by stream_read.pyx. Source: docs/streams.md, filters.
 from libc.math cimport asin, cos, sin, sqrt
 
 cdef enum condition_kind:

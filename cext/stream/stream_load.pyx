@@ -4,7 +4,7 @@
 # Offsets are counted from segment to segment. Where that is not possible, because one is missing or
 # damaged, what the meta file or the marker says counts; an offset is never lower than one before
 # it. Called once per stream by the door, at start, and in steps when a closed one is restarted.
-# Source: storage reference sections 5, 6 and 15.
+# Source: docs/formats.md, streams.
 
 cdef enum:
     OFFSET_MAX = 0x4000000000000000     # with a cast: by itself it may be taken for an int

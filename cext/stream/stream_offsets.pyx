@@ -6,7 +6,7 @@
 # entries alone at start, and some time after it is full or messages that tags point at are gone: a
 # thread writes and syncs another file, to which the loop adds what was appended meanwhile before it
 # takes the place of the old one (lavinmq/vhost/stored_offsets.py). Called by stream.pyx,
-# stream_load.pyx and the door. Source: storage reference section 6.
+# stream_load.pyx and the door. Source: docs/formats.md, streams.
 #
 #   entry       u8 n, n bytes tag, i64 offset       little-endian; n = 0: the end of the entries
 #

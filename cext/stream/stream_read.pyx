@@ -5,8 +5,8 @@
 # delivery that waits to be settled, in the order of their offsets: the first of them says how far
 # everything is settled. Finding an offset or a time goes by segments, then by the marks that
 # writing and reading leave every MARK_BYTES, then by passing over what is left like over unwanted
-# messages, within the limits of a turn. Called by stream.pyx; never logs. Source: storage reference
-# section 6; amqp reference section 20.
+# messages, within the limits of a turn. Called by stream.pyx; never logs.
+# Source: docs/streams.md.
 
 cdef enum read_result:
     READ_FOUND = 1

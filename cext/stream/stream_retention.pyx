@@ -5,8 +5,7 @@
 # offsets are never used twice, a file without content tells by its name the first offset of the
 # write segment: `first.<segment, 10 digits>.<offset>`. A file system that keeps the order of
 # changes to directories cannot lose the name and keep what was changed after it, so it is not
-# synced. Called by stream.pyx, stream_load.pyx, expiry.pyx and the door. Source: amqp reference
-# sections 20 and 22 (item 38); storage reference section 6.
+# synced. Called by stream.pyx, stream_load.pyx, expiry.pyx and the door. Source: docs/streams.md.
 
 cdef enum:
     LOOK_MS = 60000             # between two looks for what is too old

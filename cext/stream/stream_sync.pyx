@@ -5,8 +5,8 @@
 # number of the sync that brings it there, and counts once that sync is over. Confirms ask for syncs
 # of the write segment; finished segments that nobody has asked for wait until somebody who plans
 # does. An epoch begins at each start that no orderly stop came before
-# (lavinmq/files/stream_epochs.py). Called by stream.pyx, tick.pyx, the door and
-# link.pyx. Source: docs/streams.md, decision 0036.
+# (lavinmq/files/stream_epochs.py). Called by stream.pyx, tick.pyx and the door.
+# Source: docs/streams.md, decision 0036.
 
 cdef enum:
     SYNC_SEGMENTS = 64          # that are opened for one sync; for more the file system is synced

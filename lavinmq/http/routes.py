@@ -3,7 +3,7 @@
 Modules of `api/` register functions with the decorators of `ROUTES`. A path is matched between
 its slashes before percent-decoding, so that `%2F` is a virtual host; leading and trailing slashes
 do not count. `:name` matches one segment, `*name` the rest of the path. Who may call an endpoint
-stands in `access.py`. The OpenAPI description and the tests of roles are made from both tables.
+stands in `access/table.py`. The OpenAPI description and the tests of roles are made from both.
 Source: docs/http-api.md.
 """
 

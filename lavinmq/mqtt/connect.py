@@ -1,7 +1,7 @@
 """CONNECT: who a client says it is, and what it asks for; every version from one reader.
 
 The reader says what is wrong by a PacketError, and by `Refused` where the client has to hear a
-CONNACK of its version. Sans I/O. Source: MQTT 5.0 section 3.1, 3.1.1 section 3.1; mqtt.md 4.
+CONNACK of its version. Sans I/O. Source: MQTT 5.0 section 3.1, 3.1.1 section 3.1.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A group is a parameter of the virtual host, component `mqtt-permissions`: member
 users, `*` for all; rules are topic filters with what they allow. `{client_id}` and `{username}` in
 a rule stand for those of the client, as long as they are a level, or a part of one. Where a virtual
 host has no group everything is allowed; else what one of a client's groups allows.
-Source: docs/mqtt.md; MQTT reference section 12.
+Source: docs/mqtt.md.
 """
 
 from __future__ import annotations

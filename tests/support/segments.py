@@ -2,7 +2,7 @@
 
 Reads message segments, ack files, meta files and definitions of a stopped broker, and writes the
 bytes a record must have. Shares no code with the broker, on purpose: it is a second reading of
-the storage format. Source: the storage reference.
+the storage format. Source: docs/formats.md.
 """
 
 from __future__ import annotations

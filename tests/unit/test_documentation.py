@@ -17,6 +17,16 @@ PAGES = sorted(
 _CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\((?!https?:)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)\s]+))?\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+_SOURCES = sorted(
+    path for room in ("cext", "lavinmq", "perf", "packaging")
+    for suffix in ("*.py", "*.pyi", "*.pyx", "*.pxd") for path in (ROOT / room).rglob(suffix)
+)  # fmt: skip
+_OTHERS = [*ROOT.glob("*.py"), ROOT / "perf" / "README.md", *(ROOT / "tests").rglob("*.py")]
+_COMMENT = re.compile(r'#.*$|""".*?"""', re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"(?<![\w/.*<-])(?:[\w-]+/)*[\w-]+\.(?:pyx|pxd|pyi|py|md)\b(?!\()")
+_ELSEWHERE = re.compile(r"(?:amqp|storage|mqtt) reference\b|architecture section", re.IGNORECASE)
+_MADE = {"NOTES.md", "prepared_data.py", "assets_data.py", "main.py"}
+"""Files that come of a build."""
 
 
 def text_of(page: Path) -> str:
@@ -74,3 +84,22 @@ def test_the_protocol_page_tells_every_difference_that_the_recordings_show() -> 
     page = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
 
     assert [recording for recording in DONE_RIGHT if f"`{recording}`" not in page] == []
+
+
+def test_comments_point_to_what_is_in_the_repository() -> None:
+    known = {
+        "/".join(parts[at:])
+        for path in [*_SOURCES, *PAGES, *_OTHERS]
+        for parts in [path.relative_to(ROOT).parts]
+        for at in range(len(parts))
+    }
+
+    stale = [
+        (str(path.relative_to(ROOT)), name)
+        for path in _SOURCES
+        for comment in _COMMENT.findall(path.read_text(encoding="utf-8"))
+        for name in [*_FILE.findall(comment), *_ELSEWHERE.findall(comment)]
+        if name not in known and name not in _MADE
+    ]
+
+    assert stale == []

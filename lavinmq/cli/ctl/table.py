@@ -1,6 +1,6 @@
 """The commands and options of lavinmqctl, as data.
 
-Everything else is derived from these tables: reading the command line (``ctl_arguments.py``), the
+Everything else is derived from these tables: reading the command line (``arguments.py``), the
 help texts, the completion of shells, the manual page and docs/lavinmqctl.md (``programs.py``). A
 command is carried out by the function of its name in the module ``lavinmq.cli.ctl.<home>``, so that
 only what is needed is loaded. Nothing is imported that costs a start time.

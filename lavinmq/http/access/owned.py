@@ -1,7 +1,7 @@
 """Connections, and what is in them, that a path names: found for those only who may have them.
 
 That is their own user, whoever watches the broker to look at them, an administrator to change them.
-Called by the handler for every endpoint whose row in `access.py` says so, before the body is read.
+Called by the handler for every endpoint whose row in `table.py` says so, before the body is read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The metrics of `/metrics/detailed`: of single queues, channels, connections and virtual hosts.
 
-A part for each family that can be asked for; see `metric_families.py`.
+A part for each family that can be asked for; see `families.py`.
 Source: docs/monitoring.md.
 """
 
