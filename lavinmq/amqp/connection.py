@@ -28,7 +28,6 @@ from lavinmq.arguments.names import refused
 from lavinmq.errors import ChannelError, ConnectionError_, ProtocolError, ReplyCode
 from lavinmq.listeners.endpoints import Endpoints, TlsInfo, plain
 from lavinmq.listeners.peer import Peer
-from lavinmq.listeners.secure import SecureSocket
 from lavinmq.process.portions import behind, in_portions
 from lavinmq.vhost import rights
 
@@ -665,12 +664,7 @@ class Connection(Peer[_core.Link]):
         self._begin_close(LINGER_S)
         self.link.flush()
         if not self.link.unsent_bytes:
-            try:
-                if isinstance(self._socket, SecureSocket):
-                    self._socket.say_goodbye()
-                self._socket.shutdown(socket.SHUT_WR)
-            except OSError:
-                self.on_lost("")
+            self._end_output()
 
 
 def amqp_connections(broker: Broker) -> list[Connection]:

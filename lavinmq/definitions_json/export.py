@@ -17,7 +17,7 @@ from lavinmq.auth.users import SCRAM_KEY, User
 from lavinmq.broker import Broker
 from lavinmq.definitions_json.document import LIMITS, MANAGED, OPERATOR_POLICY
 from lavinmq.fieldtable import FieldTable
-from lavinmq.files.vhosts import VHostDef
+from lavinmq.files import vhosts
 from lavinmq.policy.parameters import Parameter
 from lavinmq.policy.policies import Policy
 from lavinmq.vhost.destination import Destination
@@ -61,7 +61,7 @@ def rows(broker: Broker) -> Iterator[tuple[str, Row]]:
     for name in list(broker.vhosts):
         stored = broker.vhosts.stored(name)
         if stored is not None:
-            yield "vhosts", vhost_row(stored)
+            yield "vhosts", vhosts.as_json(stored)
     for user in broker.users.all():
         for name, granted in list(user.permissions.items()):
             yield "permissions", permission_row(user, name, granted)
@@ -118,18 +118,6 @@ def user_row(user: User, limits: dict[str, int]) -> Row:
         **({SCRAM_KEY: user.scram} if user.scram else {}),
         "tags": list(user.tags),
         "limits": limits,
-    }
-
-
-def vhost_row(vhost: VHostDef) -> Row:
-    """A virtual host."""
-    return {
-        "name": vhost.name,
-        "dir": vhost.directory,
-        "tracing": False,
-        "tags": list(vhost.tags),
-        "description": vhost.description,
-        "cluster_state": {},
     }
 
 

@@ -87,7 +87,7 @@ def save(data_dir: Path, vhosts: Iterable[VHostDef], disk: Disk) -> None:
 
 def text(vhosts: Iterable[VHostDef]) -> Iterator[str]:
     """The file, piece by piece."""
-    return json_list(map(_to_json, vhosts))
+    return json_list(map(as_json, vhosts))
 
 
 class _DamagedError(Exception):
@@ -123,8 +123,9 @@ def _keep(path: Path, data: bytes, disk: Disk) -> None:
         raise DefinitionsError(f"{path}.damaged: {error.strerror}") from error
 
 
-def _to_json(vhost: VHostDef) -> dict[str, Any]:
-    """One entry; the parts we have no use for are there for other readers of the file."""
+def as_json(vhost: VHostDef) -> dict[str, Any]:
+    """A virtual host as JSON, in this file and in definitions; the parts we have no use for are
+    there for other readers."""
     return {
         "name": vhost.name,
         "dir": vhost.directory,

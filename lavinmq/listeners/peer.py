@@ -119,6 +119,15 @@ class Peer(Generic[LinkT]):
             self._socket.say_goodbye()
         self._socket.close()
 
+    def _end_output(self) -> None:
+        """All is sent: close our side, and wait for the peer's end of file."""
+        try:
+            if isinstance(self._socket, SecureSocket):
+                self._socket.say_goodbye()
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.on_lost("")
+
     def _close_link(self) -> None:
         """Nothing comes from it any more. Link and session name each other: left to the garbage
         collector, those of clients that stayed for long would be there for hours."""

@@ -20,7 +20,6 @@ from lavinmq import _core
 from lavinmq.auth.standing import Standing
 from lavinmq.errors import ChannelError, ReplyCode
 from lavinmq.listeners.peer import Peer
-from lavinmq.listeners.secure import SecureSocket
 from lavinmq.mqtt import (
     answers,
     codec,
@@ -904,12 +903,7 @@ class Connection(Peer[_core.MqttLink]):
         self.link.resume()
         self.link.flush()
         if not self.link.unsent_bytes:
-            try:
-                if isinstance(self._socket, SecureSocket):
-                    self._socket.say_goodbye()
-                self._socket.shutdown(socket.SHUT_WR)
-            except OSError:
-                self.on_lost("")
+            self._end_output()
 
 
 @lru_cache(maxsize=256)

@@ -58,6 +58,16 @@ class Values:
         """Return the text, which may be empty, or None."""
         return self._values.get(name)
 
+    def pattern(self, name: str) -> str | None:
+        """Return a regular expression, or None."""
+        text = self.text(name)
+        if text is not None:
+            try:
+                re.compile(text)
+            except re.error as error:
+                raise OptionError(f"option {name} is no regular expression: {error}") from None
+        return text
+
     def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
         """Return one of the choices, which are lower case."""
         value = self._values.get(name, default).strip().lower()

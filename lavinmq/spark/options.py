@@ -8,7 +8,6 @@ that contradict each other are errors. Nothing of pyspark; frozen, picklable, wi
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -182,7 +181,7 @@ class SourceOptions:
         return cls(
             connection=ConnectionOptions.parse(values),
             queues=queues,
-            queue_pattern=_parse_pattern(values),
+            queue_pattern=values.pattern("queuePattern"),
             super_stream=values.text("superStream"),
             starting=_parse_starting(values, streaming),
             ending=_parse_ending(values),
@@ -351,16 +350,6 @@ def _parse_http_url(values: Values) -> str | None:
     if not fits or parts.username or parts.password or parts.query or parts.fragment:
         raise OptionError("option httpUrl is not understood; expected http://host:15672")
     return url.strip().rstrip("/")
-
-
-def _parse_pattern(values: Values) -> str | None:
-    pattern = values.text("queuePattern")
-    if pattern is not None:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise OptionError(f"option queuePattern is no regular expression: {error}") from None
-    return pattern
 
 
 def _parse_starting(values: Values, streaming: bool | None) -> str | dict[str, int] | None:

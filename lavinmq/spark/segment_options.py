@@ -54,7 +54,7 @@ class SegmentOptions:
             path=path,
             vhost=values.text("vhost"),
             queues=values.name_list("queue"),
-            queue_pattern=_pattern(values),
+            queue_pattern=values.pattern("queuePattern"),
             with_acked=values.boolean("includeAcked", False),
             target_bytes=values.size_bytes("targetPartitionBytes") or TARGET_BYTES,
             times_ms=_times(values),
@@ -72,16 +72,6 @@ class SegmentOptions:
         if self.queue_pattern is not None:
             return re.fullmatch(self.queue_pattern, queue) is not None
         return not self.queues or queue in self.queues
-
-
-def _pattern(values: Values) -> str | None:
-    pattern = values.text("queuePattern")
-    if pattern is not None:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise OptionError(f"option queuePattern is no regular expression: {error}") from None
-    return pattern
 
 
 def _times(values: Values) -> tuple[int, int] | None:
