@@ -59,7 +59,7 @@ class Books:
             if not acks_may_be_lost:
                 back = self.settled.intersection(messages)
                 assert not back, f"{queue}: acked, answered, and back: {_some(back)}"
-        self._check_confirmed(found, before_ns)
+        check_confirmed(self.streams.values(), self.acknowledged, found, before_ns)
 
     def _check_stream(self, queue: str, name: str, numbers: list[int]) -> None:
         assert name in self.streams, f"{queue}: {name} was never published"
@@ -69,16 +69,23 @@ class Books:
         assert numbers == sorted(numbers), f"{name}: out of order: {numbers}"
         assert 1 <= numbers[0] <= numbers[-1] <= stream.published, f"{name}: never published"
 
-    def _check_confirmed(self, found: Mapping[str, list[Message]], before_ns: int) -> None:
-        there = set().union(*found.values())
-        for stream in self.streams.values():
-            missing = [
-                message
-                for number in range(1, stream.confirmed_before(before_ns) + 1)
-                if (message := (stream.name, number)) not in there
-                and self.acknowledged.get(message, END_OF_TIME_NS) >= before_ns
-            ]
-            assert not missing, f"confirmed, not acked, and lost: {_some(missing)}"
+
+def check_confirmed(
+    streams: Iterable[Stream],
+    acknowledged: Mapping[Message, int],
+    found: Mapping[str, list[Message]],
+    before_ns: int,
+) -> None:
+    """What was confirmed before a time, and not acknowledged before, is somewhere."""
+    there = set().union(*found.values())
+    for stream in streams:
+        missing = [
+            message
+            for number in range(1, stream.confirmed_before(before_ns) + 1)
+            if (message := (stream.name, number)) not in there
+            and acknowledged.get(message, END_OF_TIME_NS) >= before_ns
+        ]
+        assert not missing, f"confirmed, not acked, and lost: {_some(missing)}"
 
 
 def _some(messages: Iterable[Message]) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from pamqp import commands
 
-from tests.crash.books import END_OF_TIME_NS, messages_found
+from tests.crash.books import END_OF_TIME_NS, check_confirmed, messages_found
 from tests.crash.conftest import EVERY_READING, DiskFactory
 from tests.crash.load import DAMAGED, Client, Message, Publisher, Stream, stream_and_number
 from tests.support.broker import Broker
@@ -87,15 +87,7 @@ class Letters:
 
     def check(self, found: Mapping[str, list[Message]], before_ns: int = END_OF_TIME_NS) -> None:
         """Compare with what is in the queues; `before_ns`, when the power was lost."""
-        there = set().union(*found.values())
-        for stream in self.streams.values():
-            missing = [
-                message
-                for number in range(1, stream.confirmed_before(before_ns) + 1)
-                if (message := (stream.name, number)) not in there
-                and self.acknowledged.get(message, END_OF_TIME_NS) >= before_ns
-            ]
-            assert not missing, f"confirmed, not acked, and lost: {missing[:5]} of {len(missing)}"
+        check_confirmed(self.streams.values(), self.acknowledged, found, before_ns)
         for queue, messages in found.items():
             self._check_order(
                 queue, messages, ("short", "expiring") if (before_ns == END_OF_TIME_NS) else ()

@@ -14,6 +14,7 @@ from pamqp import commands
 
 from tests.crash.books import Books, messages_found
 from tests.crash.conftest import EVERY_READING, BrokerFactory, DiskFactory
+from tests.crash.kills import each_killed
 from tests.crash.load import DAMAGED, Stream
 from tests.support.broker import Broker, BrokerError
 from tests.support.disk import Action, Call, Disk
@@ -105,7 +106,6 @@ def made_points(disk: Disk) -> list[tuple[Call, int]]:
 def test_a_kill_at_any_call_leaves_what_was_confirmed_and_nothing_else(
     on_disk: DiskFactory, is_long: bool
 ) -> None:
-    chance = random.Random()
     broker, disk = on_disk(log=True, segment_size=SEGMENT_SIZE)
     disk.plan(Action.NOTHING, Call.CHANGES)
     run = Run(broker)
@@ -113,23 +113,12 @@ def test_a_kill_at_any_call_leaves_what_was_confirmed_and_nothing_else(
     broker.kill()
     run.check(broker, reading=None)
     points = made_points(disk)
-    kinds = {kind for kind, _ in points}
-    assert {Call.OPEN, Call.WRITE, Call.RENAME} <= kinds
 
-    chosen = points if is_long else []
-    for kind in kinds:
-        chosen += [chance.choice([point for point in points if point[0] is kind])]
-    for kind, number in chosen:
-        for action in (Action.KILL_BEFORE, Action.KILL_MIDDLE, Action.KILL_AFTER):
-            if action is Action.KILL_MIDDLE and kind is not Call.WRITE:
-                continue
-            print(f"{action.name} call {number}, {kind.name}")
-            broker, killing = on_disk(segment_size=SEGMENT_SIZE)
-            killing.plan(action, Call.CHANGES, first=number, last=number)
-            run = Run(broker)
-            assert not run.try_publish()
-            killing.heal()
-            run.check(broker, reading=None)
+    for broker, killing in each_killed(on_disk, points, SEGMENT_SIZE, is_long=is_long):
+        run = Run(broker)
+        assert not run.try_publish()
+        killing.heal()
+        run.check(broker, reading=None)
 
 
 @EVERY_READING

@@ -13,23 +13,21 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pamqp import commands
 
 from tests.crash.conftest import EVERY_READING, DiskFactory
+from tests.crash.mqtt_lives import BrokerFactory, after_losses_of_power, cuts, recorded
 from tests.support import mqtt_bytes
 from tests.support.broker import Broker
-from tests.support.disk import Record
 from tests.support.mqtt_bytes import V5
 from tests.support.mqtt_peer import Peer
 from tests.support.power_loss import Reading, Survivors
 from tests.support.wire import Wire
 
 ROUNDS = 25
-SHORT_CUTS, LONG_CUTS = 3, 60
 PINGS = 5
 KEPT = {"clean": False, "properties": mqtt_bytes.block(b"\x11\0\0\x0e\x10")}
 TOPICS = ("r/a", "r/b", "r/c/d")
@@ -37,7 +35,6 @@ QUEUE, STREAM = "bridged", "bridged-stream"
 PUBREC, PUBREL, PUBLISH = 5, 6, 3
 
 pytestmark = pytest.mark.crash
-BrokerFactory = Callable[..., Broker]
 
 
 class Books:
@@ -219,44 +216,23 @@ class Books:
             assert payload in allowed[topic], f"{topic}: {payload!r} of {allowed[topic]}"
 
 
-def cuts(records: list[Record], is_long: bool, chance: random.Random) -> list[int]:
-    """Calls before which it ends: the last one, and any of those of a broker that listened."""
-    first, last = len(records) // 4, len(records) - 1
-    count = LONG_CUTS if is_long else SHORT_CUTS
-    return [*sorted(chance.sample(range(first, last), min(count, last - first) - 1)), last]
-
-
-def recorded(on_disk: DiskFactory) -> tuple[list[Record], Books]:
-    """A life of a broker that ends with a kill."""
-    broker, disk = on_disk(log=True, mqtt=True)
-    books = Books()
-    broker.start()
-    books.run(broker)
-    broker.kill()
-    return disk.records(), books
-
-
 @EVERY_READING
 def test_what_was_answered_survives_a_loss_of_power(
     on_disk: DiskFactory, broker_factory: BrokerFactory, tmp_path: Path, is_long: bool,
     reading: Reading,
 ) -> None:  # fmt: skip
-    records, books = recorded(on_disk)
-    chance = random.Random()
-    for cut in cuts(records, is_long, chance):
-        seed = chance.randrange(1 << 30)
-        print(f"power lost before call {cut}, seed {seed}")
-        root = tmp_path / f"cut-{cut}"
-        Survivors(records[:cut], reading=reading).write(root, random.Random(seed))
-        broker = broker_factory(data_dir=root, start=False, mqtt=True).start()
-        books.check(broker, records[cut].time_ns)
-        broker.kill()
+    books = Books()
+    records = recorded(on_disk, books)
+    after = after_losses_of_power(records, reading, is_long, tmp_path, broker_factory)
+    for broker, before_ns in after:
+        books.check(broker, before_ns)
 
 
 def test_what_was_answered_survives_a_kill_at_any_call(
     on_disk: DiskFactory, broker_factory: BrokerFactory, tmp_path: Path, is_long: bool
 ) -> None:
-    records, books = recorded(on_disk)
+    books = Books()
+    records = recorded(on_disk, books)
     for cut in cuts(records, is_long, random.Random()):
         print(f"killed before call {cut}")
         root = tmp_path / f"cut-{cut}"

@@ -16,9 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.crash.conftest import EVERY_READING, DiskFactory
-from tests.crash.test_mqtt_sigkill import BrokerFactory, cuts
+from tests.crash.mqtt_lives import BrokerFactory, after_losses_of_power, cuts, recorded
 from tests.support.broker import Broker
-from tests.support.disk import Record
 from tests.support.mqtt_bytes import V5, block, packet
 from tests.support.mqtt_peer import Peer
 from tests.support.power_loss import Reading, Survivors
@@ -108,39 +107,25 @@ class Books:
         assert not (is_kill and done & set(again)), "a message of QoS 2 came twice"
 
 
-def recorded(on_disk: DiskFactory) -> tuple[list[Record], Books]:
-    """A life of a broker that ends with a kill."""
-    broker, disk = on_disk(log=True, mqtt=True)
-    books = Books()
-    broker.start()
-    books.run(broker)
-    broker.kill()
-    return disk.records(), books
-
-
 @EVERY_READING
 def test_wills_survive_a_loss_of_power(
     on_disk: DiskFactory, broker_factory: BrokerFactory, tmp_path: Path, is_long: bool,
     reading: Reading,
 ) -> None:  # fmt: skip
     """3.1.1 [MQTT-3.1.2-8], 5.0 [MQTT-3.1.2-7], [MQTT-3.1.2-8]."""
-    records, books = recorded(on_disk)
-    chance = random.Random()
-    for cut in cuts(records, is_long, chance):
-        seed = chance.randrange(1 << 30)
-        print(f"power lost before call {cut}, seed {seed}")
-        root = tmp_path / f"cut-{cut}"
-        Survivors(records[:cut], reading=reading).write(root, random.Random(seed))
-        broker = broker_factory(data_dir=root, start=False, mqtt=True).start()
-        books.check(broker, records[cut].time_ns, is_kill=False)
-        broker.kill()
+    books = Books()
+    records = recorded(on_disk, books)
+    after = after_losses_of_power(records, reading, is_long, tmp_path, broker_factory)
+    for broker, before_ns in after:
+        books.check(broker, before_ns, is_kill=False)
 
 
 def test_wills_survive_a_kill_at_any_call(
     on_disk: DiskFactory, broker_factory: BrokerFactory, tmp_path: Path, is_long: bool
 ) -> None:
     """3.1.1 [MQTT-3.1.2-8], [MQTT-3.1.2-10], 5.0 [MQTT-3.1.2-8], [MQTT-3.1.2-10]."""
-    records, books = recorded(on_disk)
+    books = Books()
+    records = recorded(on_disk, books)
     for cut in [*cuts(records, is_long, random.Random()), len(records)]:
         print(f"killed before call {cut}")
         root = tmp_path / f"cut-{cut}"

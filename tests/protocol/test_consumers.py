@@ -7,10 +7,9 @@ what operators do to queues in `tests/integration/vhost/test_queue_operators.py`
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from pamqp import commands
@@ -20,26 +19,6 @@ from tests.support.wire import Wire, encode, encode_publish
 
 QUIET_S = 0.2
 SINGLE = {"x-single-active-consumer": True}
-
-
-@pytest.fixture
-def wire(broker: Broker) -> Iterator[Wire]:
-    """A connection with channels 1 and 2 open."""
-    with Wire.open(broker.port, host=broker.host, channels=(1, 2)) as connection:
-        yield connection
-
-
-@pytest.fixture
-def other(broker: Broker) -> Iterator[Wire]:
-    """Another one, with channel 1."""
-    with Wire.open(broker.port, host=broker.host) as connection:
-        yield connection
-
-
-@pytest.fixture
-def name() -> str:
-    """A name no other test uses."""
-    return f"consumers-{uuid4().hex[:12]}"
 
 
 def declare(wire: Wire, name: str, arguments: dict[str, Any] | None = None) -> None:

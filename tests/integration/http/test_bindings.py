@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -41,27 +40,9 @@ class Pair:
 
 
 @pytest.fixture
-def api(broker: Broker) -> Api:
-    """The API of the shared broker."""
-    return Api(broker)
-
-
-@pytest.fixture
 def pair(api: Api, unique: UniqueName) -> Pair:
     """A topic exchange and a queue."""
     return Pair(api, unique("x"), unique("q"))
-
-
-@pytest.fixture(scope="module")
-def staffed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker with users who may do half of what a binding takes."""
-    data_dir = tmp_path_factory.mktemp("staffed") / "data"
-    users.write(data_dir, PEOPLE)
-    broker = Broker(data_dir, http=True)
-    try:
-        yield broker.start()
-    finally:
-        broker.close()
 
 
 def status(api: Api, method: str, path: str, body: Any = None) -> tuple[int, str]:

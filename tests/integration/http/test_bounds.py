@@ -12,12 +12,6 @@ import pytest
 
 from tests.conftest import BrokerFactory
 from tests.support.api import Api
-from tests.support.broker import Broker
-
-
-@pytest.fixture
-def api(broker: Broker) -> Api:
-    return Api(broker)
 
 
 @pytest.fixture

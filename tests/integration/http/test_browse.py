@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import struct
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,12 +22,6 @@ PEOPLE: users.People = {
     "writer": ("management", {"/": ("", "^other$", ".*")}),
     "watcher": ("monitoring", {"/": (".*", ".*", ".*")}),
 }
-
-
-@pytest.fixture
-def api(broker: Broker) -> Api:
-    """The API of the shared broker."""
-    return Api(broker)
 
 
 class Place:
@@ -415,18 +408,6 @@ def test_a_full_queue_refuses_copies_of_a_stream(api: Api, unique: UniqueName) -
 
 
 # --- rights -----------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def staffed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker with users who may do little."""
-    data_dir = tmp_path_factory.mktemp("staffed") / "data"
-    users.write(data_dir, PEOPLE)
-    broker = Broker(data_dir, http=True)
-    try:
-        yield broker.start()
-    finally:
-        broker.close()
 
 
 def test_to_browse_takes_the_right_to_read(staffed: Broker) -> None:

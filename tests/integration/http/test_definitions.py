@@ -71,11 +71,6 @@ FULL: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def api(broker: Broker) -> Api:
-    return Api(broker)
-
-
 def without_order(document: dict[str, Any]) -> dict[str, Any]:
     return {
         key: sorted(map(json.dumps, value)) if isinstance(value, list) else value

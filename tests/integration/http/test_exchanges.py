@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -17,24 +16,6 @@ from tests.support.broker import Broker
 
 VHOST = "/api/exchanges/%2F"
 PEOPLE: users.People = {"own": ("management", {"/": ("^own", "^own", "^own")})}
-
-
-@pytest.fixture
-def api(broker: Broker) -> Api:
-    """The API of the shared broker."""
-    return Api(broker)
-
-
-@pytest.fixture(scope="module")
-def staffed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker with a user who may do little."""
-    data_dir = tmp_path_factory.mktemp("staffed") / "data"
-    users.write(data_dir, PEOPLE)
-    broker = Broker(data_dir, http=True)
-    try:
-        yield broker.start()
-    finally:
-        broker.close()
 
 
 def at(name: str) -> str:

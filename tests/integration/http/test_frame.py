@@ -16,11 +16,6 @@ from tests.support.api import Api
 from tests.support.broker import Broker
 
 
-@pytest.fixture
-def api(broker: Broker) -> Api:
-    return Api(broker)
-
-
 def talk(broker: Broker, request: bytes, path: str = "") -> bytes:
     """Send these very bytes and return everything that comes until the broker closes."""
     family = socket.AF_UNIX if path else socket.AF_INET

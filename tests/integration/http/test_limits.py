@@ -14,11 +14,6 @@ from tests.support.broker import Broker
 
 
 @pytest.fixture
-def api(broker: Broker) -> Api:
-    return Api(broker)
-
-
-@pytest.fixture
 def vhost(api: Api, unique: UniqueName) -> Iterator[str]:
     name = unique("v")
     api("PUT", f"/api/vhosts/{name}")

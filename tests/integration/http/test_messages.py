@@ -6,7 +6,7 @@ import base64
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,24 +28,6 @@ PEOPLE: users.People = {
     "reader": ("management", {"/": ("", ".*", "")}),
     "imp": ("management,impersonator", {"/": (".*", ".*", ".*")}),
 }
-
-
-@pytest.fixture
-def api(broker: Broker) -> Api:
-    """The API of the shared broker."""
-    return Api(broker)
-
-
-@pytest.fixture(scope="module")
-def staffed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker with users who may do little."""
-    data_dir = tmp_path_factory.mktemp("staffed") / "data"
-    users.write(data_dir, PEOPLE)
-    broker = Broker(data_dir, http=True)
-    try:
-        yield broker.start()
-    finally:
-        broker.close()
 
 
 class Place:

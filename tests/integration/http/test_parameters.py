@@ -10,12 +10,6 @@ import pytest
 
 from tests.integration.conftest import UniqueName
 from tests.support.api import Api
-from tests.support.broker import Broker
-
-
-@pytest.fixture
-def api(broker: Broker) -> Api:
-    return Api(broker)
 
 
 @pytest.fixture

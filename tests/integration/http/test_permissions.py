@@ -13,11 +13,6 @@ from tests.support.broker import Broker
 ALL = {"configure": ".*", "read": ".*", "write": ".*"}
 
 
-@pytest.fixture
-def api(broker: Broker) -> Api:
-    return Api(broker)
-
-
 def test_a_change_acts_on_open_connections(broker: Broker, api: Api, unique: UniqueName) -> None:
     name, queue = unique("u"), unique("q")
     api.as_user(name, "", **{"/": (".*", ".*", ".*")})

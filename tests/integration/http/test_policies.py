@@ -16,11 +16,6 @@ KINDS = ["policies", "operator-policies"]
 
 
 @pytest.fixture
-def api(broker: Broker) -> Api:
-    return Api(broker)
-
-
-@pytest.fixture
 def vhost(api: Api, unique: UniqueName) -> Iterator[str]:
     name = unique("v")
     api("PUT", f"/api/vhosts/{name}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -20,31 +19,13 @@ from tests.support.broker import Broker
 from tests.support.waiting import wait_for
 
 VHOST = "/api/queues/%2F"
-OWN: users.People = {
+PEOPLE: users.People = {
     "own": ("management", {"/": ("^own", "^own", "^own")}),
     "mon": ("monitoring", {}),
     "imp": ("impersonator", {"/": (".*", ".*", ".*")}),
     "untagged": ("", {"/": (".*", ".*", ".*")}),
     "elsewhere": ("management", {"other": (".*", ".*", ".*")}),
 }
-
-
-@pytest.fixture
-def api(broker: Broker) -> Api:
-    """The API of the shared broker."""
-    return Api(broker)
-
-
-@pytest.fixture(scope="module")
-def staffed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker with users of several roles."""
-    data_dir = tmp_path_factory.mktemp("staffed") / "data"
-    users.write(data_dir, OWN)
-    broker = Broker(data_dir, http=True)
-    try:
-        yield broker.start()
-    finally:
-        broker.close()
 
 
 def at(name: str, *more: str) -> str:

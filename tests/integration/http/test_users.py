@@ -16,11 +16,6 @@ from tests.support.broker import Broker
 GUEST_HASH = "+pHuxkR9fCyrrwXjOD4BP4XbzO3l8LJr8YkThMgJ0yVHFRE+"
 
 
-@pytest.fixture
-def api(broker: Broker) -> Api:
-    return Api(broker)
-
-
 def path_of(user: str) -> str:
     return f"/api/users/{quote(user, safe='')}"
 

@@ -13,11 +13,6 @@ from tests.support.api import Api
 from tests.support.broker import Broker
 
 
-@pytest.fixture
-def api(broker: Broker) -> Api:
-    return Api(broker)
-
-
 def path_of(vhost: str) -> str:
     return f"/api/vhosts/{quote(vhost, safe='')}"
 

@@ -1,0 +1,56 @@
+"""The life of a broker of MQTT, and what comes of it when it ends before any of its file calls."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from tests.crash.conftest import DiskFactory
+from tests.support.broker import Broker
+from tests.support.disk import Record
+from tests.support.power_loss import Reading, Survivors
+
+SHORT_CUTS, LONG_CUTS = 3, 60
+
+BrokerFactory = Callable[..., Broker]
+
+
+class Story(Protocol):
+    """What clients do, and note."""
+
+    def run(self, broker: Broker) -> None:
+        """Do it."""
+
+
+def recorded(on_disk: DiskFactory, story: Story) -> list[Record]:
+    """The file calls of a broker that ends with a kill."""
+    broker, disk = on_disk(log=True, mqtt=True)
+    broker.start()
+    story.run(broker)
+    broker.kill()
+    return disk.records()
+
+
+def cuts(records: list[Record], is_long: bool, chance: random.Random) -> list[int]:
+    """Calls before which it ends: the last one, and any of those of a broker that listened."""
+    first, last = len(records) // 4, len(records) - 1
+    count = LONG_CUTS if is_long else SHORT_CUTS
+    return [*sorted(chance.sample(range(first, last), min(count, last - first) - 1)), last]
+
+
+def after_losses_of_power(
+    records: list[Record], reading: Reading, is_long: bool, directory: Path,
+    broker_factory: BrokerFactory,
+) -> Iterator[tuple[Broker, int]]:  # fmt: skip
+    """The broker after each loss of power, until the next one, and when that was, ns."""
+    chance = random.Random()
+    for cut in cuts(records, is_long, chance):
+        seed = chance.randrange(1 << 30)
+        print(f"power lost before call {cut}, seed {seed}")
+        root = directory / f"cut-{cut}"
+        Survivors(records[:cut], reading=reading).write(root, random.Random(seed))
+        broker = broker_factory(data_dir=root, start=False, mqtt=True).start()
+        yield broker, records[cut].time_ns
+        broker.kill()
