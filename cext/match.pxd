@@ -130,6 +130,9 @@ cdef struct match_table_t:
     u32 mask
     u32 n
 
+# Gives a table so many slots: how it goes to them depends on how what is in it is linked.
+ctypedef int (*match_resize_t)(match_table_t* table, u32 n_slots) noexcept nogil
+
 cdef union match_items_t:
     dest_t* one         # cap == 0: the only destination, no allocation
     dest_t** many

@@ -113,8 +113,25 @@ class Feed:
     def has(self, position: int) -> bool:
         """Whether what was changed up to a position is where it has to be."""
 
-class Channel:
-    """A connection to another node with TLS, used as a socket is; of one thread at a time.
+class _Connection:
+    """A connection to another node, used as a socket is; of one thread at a time."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
+    def fileno(self) -> int:
+        """The socket's descriptor."""
+
+    def settimeout(self, seconds: float | None) -> None:
+        """Have `recv` and `sendall` end after so many seconds; None: wait."""
+
+    def shutdown(self, how: int) -> None:
+        """Shut the socket down, as any thread may, and end what waits for it. Raises: OSError."""
+
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
+
+class Channel(_Connection):
+    """A connection with TLS.
 
     Args: sock: connected; it is this one's from now on; session: TLS over it, whose handshake is
     over, with a scratch of its own: it is this one's, too.
@@ -123,46 +140,17 @@ class Channel:
     session: _tls.Session
 
     def __init__(self, sock: socket.socket, session: _tls.Session) -> None: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *_: object) -> None: ...
-    def fileno(self) -> int:
-        """The socket's descriptor."""
-
-    def settimeout(self, seconds: float | None) -> None:
-        """Have `recv` and `sendall` end after so many seconds; None: wait."""
-
     def recv(self, n: int) -> bytes:
         """Up to n bytes, b"" at the end. Raises: OSError, in the words of OpenSSL."""
 
     def sendall(self, data: bytes | bytearray | memoryview) -> None:
         """Send all of it. Raises: OSError, in the words of OpenSSL."""
 
-    def shutdown(self, how: int) -> None:
-        """Shut the socket down, as any thread may, and end what waits for it. Raises: OSError."""
-
     def close(self) -> None:
         """Say goodbye, as far as the kernel takes it, and close. Idempotent."""
 
-class _Blocks:
-    """A connection to another node whose stream goes in blocks, used as a socket is; of one thread
-    at a time. The other way everything goes as it is."""
-
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *_: object) -> None: ...
-    def fileno(self) -> int:
-        """The socket's descriptor."""
-
-    def settimeout(self, seconds: float | None) -> None:
-        """Have `recv` and `sendall` end after so many seconds; None: wait."""
-
-    def shutdown(self, how: int) -> None:
-        """Shut the socket down, as any thread may. Raises: OSError."""
-
-    def close(self) -> None:
-        """Close the connection. Idempotent."""
-
-class BlockSender(_Blocks):
-    """The end from which it goes.
+class BlockSender(_Connection):
+    """The end from which a stream goes in blocks; the other way everything goes as it is.
 
     Args: sock: it is this one's from now on; compression: as `Peer` takes it.
     """
@@ -181,8 +169,8 @@ class BlockSender(_Blocks):
     def n_wire(self) -> int:
         """Bytes that went over the wire for them."""
 
-class BlockReceiver(_Blocks):
-    """The end to which it comes. Args: sock: it is this one's from now on."""
+class BlockReceiver(_Connection):
+    """The end to which a stream comes in blocks. Args: sock: it is this one's from now on."""
 
     def __init__(self, sock: socket.socket | Channel) -> None: ...
     def recv(self, n: int) -> bytes:

@@ -74,10 +74,8 @@ cdef int content_publish(chan_t* c, const u8* body) noexcept nogil:
     return WALK_DONE if rc == PUBLISHED else publish_fail(c, rc)
 
 
-cdef int content_set_reply_to(chan_t* c, u32 at) noexcept nogil:
-    """Replace the reply-to property by the channel's reply address. 0, or -1 out of memory."""
-    cdef u32 old = 1 + c.props[at], new = 1 + c.reply_address[0]
-    cdef u32 len = c.props_len - old + new
+cdef int content_reserve_props(chan_t* c, u32 len) noexcept nogil:
+    """Make room for so many bytes of properties. 0, or -1 out of memory."""
     cdef u8* grown
     if len > c.props_cap:
         grown = <u8*>realloc(c.props, len)
@@ -86,6 +84,15 @@ cdef int content_set_reply_to(chan_t* c, u32 at) noexcept nogil:
         link_take(c.link, len - c.props_cap)
         c.props = grown
         c.props_cap = len
+    return 0
+
+
+cdef int content_set_reply_to(chan_t* c, u32 at) noexcept nogil:
+    """Replace the reply-to property by the channel's reply address. 0, or -1 out of memory."""
+    cdef u32 old = 1 + c.props[at], new = 1 + c.reply_address[0]
+    cdef u32 len = c.props_len - old + new
+    if content_reserve_props(c, len):
+        return -1
     memmove(c.props + at + new, c.props + at + old, c.props_len - at - old)
     memcpy(c.props + at, c.reply_address, new)
     c.props_len = len
@@ -95,14 +102,8 @@ cdef int content_set_reply_to(chan_t* c, u32 at) noexcept nogil:
 cdef int content_stamp(chan_t* c) noexcept nogil:
     """Add the time as the timestamp property. 0, or -1 out of memory."""
     cdef u32 at = props_place(c.props, FLAG_TIMESTAMP), len = c.props_len + 8
-    cdef u8* grown
-    if len > c.props_cap:
-        grown = <u8*>realloc(c.props, len)
-        if grown == NULL:
-            return -1
-        link_take(c.link, len - c.props_cap)
-        c.props = grown
-        c.props_cap = len
+    if content_reserve_props(c, len):
+        return -1
     memmove(c.props + at + 8, c.props + at, c.props_len - at)
     put_be64(c.props + at, <u64>(c.link.loop.now_ms // 1000))
     put_be16(c.props, <u16>(be16(c.props) | FLAG_TIMESTAMP))

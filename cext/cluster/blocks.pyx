@@ -12,34 +12,7 @@ cdef extern from "Python.h":
 _PACKING = {"off": PACK_NEVER, "auto": PACK_AUTO, "on": PACK_ALWAYS}
 
 
-cdef class _Blocks:
-    """What both ends have."""
-    cdef object sock
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
-
-    def fileno(self) -> int:
-        """The socket's descriptor."""
-        return self.sock.fileno()
-
-    def settimeout(self, seconds) -> None:
-        """Have `recv` and `sendall` end after so many seconds; None: wait."""
-        self.sock.settimeout(seconds)
-
-    def shutdown(self, int how) -> None:
-        """Shut the socket down, as another thread may. Raises: OSError."""
-        self.sock.shutdown(how)
-
-    def close(self) -> None:
-        """Close the connection. Idempotent."""
-        self.sock.close()
-
-
-cdef class BlockSender(_Blocks):
+cdef class BlockSender(_Connection):
     """The end whose stream goes in blocks. See the stub."""
     cdef packer_t pack
     cdef readonly int n_sent    # bytes of the stream
@@ -94,7 +67,7 @@ cdef class BlockSender(_Blocks):
         return self.pack.n_wire
 
 
-cdef class BlockReceiver(_Blocks):
+cdef class BlockReceiver(_Connection):
     """The end to which a stream comes in blocks. See the stub."""
     cdef unpacker_t unpack
     cdef u8* plain

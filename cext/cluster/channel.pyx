@@ -108,22 +108,11 @@ cdef str channel_words(sock, int error, str at_end):
     return os.strerror(error) if error else at_end
 
 
-cdef class Channel:
-    """A connection with TLS, used as a socket is. See the stub."""
-    cdef wire_t w
-    cdef int timeout_ms         # below 0: none
-    cdef readonly object session
+cdef class _Connection:
+    """A connection to another node that is used as a socket is, over one. See the stub."""
     cdef object sock
 
-    def __cinit__(self, sock, session):
-        cdef const tls_provider_t* given = <const tls_provider_t*>PyCapsule_GetPointer(
-            session.wire(), TLS_PROVIDER)
-        self.sock, self.session = sock, session
-        self.w.fd = sock.fileno()
-        self.w.tls, self.w.tls_session = given.calls, given.session
-        self.settimeout(sock.gettimeout())
-
-    def __enter__(self) -> Channel:
+    def __enter__(self):
         return self
 
     def __exit__(self, *_) -> None:
@@ -132,6 +121,33 @@ cdef class Channel:
     def fileno(self) -> int:
         """The socket's descriptor."""
         return self.sock.fileno()
+
+    def settimeout(self, seconds) -> None:
+        """Have `recv` and `sendall` end after so many seconds; None: wait."""
+        self.sock.settimeout(seconds)
+
+    def shutdown(self, int how) -> None:
+        """Shut the socket down, as another thread may. Raises: OSError."""
+        self.sock.shutdown(how)
+
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
+        self.sock.close()
+
+
+cdef class Channel(_Connection):
+    """A connection with TLS. See the stub."""
+    cdef wire_t w
+    cdef int timeout_ms         # below 0: none
+    cdef readonly object session
+
+    def __cinit__(self, sock, session):
+        cdef const tls_provider_t* given = <const tls_provider_t*>PyCapsule_GetPointer(
+            session.wire(), TLS_PROVIDER)
+        self.sock, self.session = sock, session
+        self.w.fd = sock.fileno()
+        self.w.tls, self.w.tls_session = given.calls, given.session
+        self.settimeout(sock.gettimeout())
 
     def settimeout(self, seconds) -> None:
         """Have `recv` and `sendall` end after so many seconds; None: wait."""
@@ -178,10 +194,6 @@ cdef class Channel:
         if error == ETIMEDOUT:
             raise TimeoutError(error, os.strerror(error))
         raise OSError(error, channel_words(self, error, ""))
-
-    def shutdown(self, int how) -> None:
-        """Shut the socket down, as another thread may. Raises: OSError."""
-        self.sock.shutdown(how)
 
     def close(self) -> None:
         """Say goodbye, as far as the kernel takes it, and close. Idempotent."""

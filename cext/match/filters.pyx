@@ -183,12 +183,8 @@ cdef int subscriptions_resize(match_table_t* table, u32 n_slots) noexcept nogil:
 
 
 cdef int subscriptions_reserve(match_table_t* table) noexcept nogil:
-    """Room for one more. Only the very first slots can fail: later, chains grow instead."""
-    if table.slots == NULL:
-        return subscriptions_resize(table, 8)
-    if table.n > table.mask and table.mask < 0x3FFFFFFF:
-        subscriptions_resize(table, (table.mask + 1) * 2)
-    return 0
+    """Make room for one more subscription."""
+    return match_table_grow(table, &subscriptions_resize)
 
 
 cdef void subscriptions_cut(match_table_t* table, subscription_t* s) noexcept nogil:
@@ -197,13 +193,7 @@ cdef void subscriptions_cut(match_table_t* table, subscription_t* s) noexcept no
     while at[0] != s:
         at = &at[0].next
     at[0] = s.next
-    table.n -= 1
-    if table.n == 0:
-        free(table.slots)
-        table.slots = NULL
-        table.mask = 0
-    elif table.mask >= 8 and table.n < table.mask // 8:
-        subscriptions_resize(table, (table.mask + 1) // 4)
+    match_table_shrink(table, &subscriptions_resize)
 
 
 cdef subscription_t* subscription_find(const match_t* m, const match_dests_t* place,

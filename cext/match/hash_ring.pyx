@@ -230,9 +230,9 @@ cdef hash_binding_t* hash_find(match_t* m, const u8* key, u32 key_len, const u8*
     while link != NULL:
         binding = <hash_binding_t*>link
         tail = <u8*>(binding + 1)
-        if (link.hash == hash and binding.dest == dest and binding.key_len == key_len
-                and binding.args_len == args_len and same_bytes(tail, key, key_len)
-                and same_bytes(tail + key_len, args, args_len)):
+        if (link.hash == hash and binding.dest == dest
+                and binding_is(tail, binding.key_len, binding.args_len, key, key_len, args,
+                               args_len)):
             return binding
         link = link.next
     return NULL

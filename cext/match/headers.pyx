@@ -181,6 +181,13 @@ cdef u64 header_identity(match_t* m, const u8* key, u32 key_len, const u8* args,
     return hash_bytes(<const u8*>&dest, sizeof(dest), hash)
 
 
+cdef inline bint binding_is(const u8* tail, u32 own_key_len, u32 own_args_len, const u8* key,
+                            u32 key_len, const u8* args, u32 args_len) noexcept nogil:
+    """Whether a binding, whose key and arguments stand at *tail*, has these."""
+    return (own_key_len == key_len and own_args_len == args_len and same_bytes(tail, key, key_len)
+            and same_bytes(tail + key_len, args, args_len))
+
+
 cdef header_binding_t* header_find(match_t* m, const u8* key, u32 key_len, const u8* args,
                                    u32 args_len, dest_t* dest) noexcept nogil:
     cdef u64 hash = header_identity(m, key, key_len, args, args_len, dest)
@@ -193,9 +200,9 @@ cdef header_binding_t* header_find(match_t* m, const u8* key, u32 key_len, const
     while link != NULL:
         binding = <header_binding_t*>link
         tail = <u8*>(header_pairs(binding) + binding.n_pairs)
-        if (link.hash == hash and binding.dest == dest and binding.key_len == key_len
-                and binding.args_len == args_len and same_bytes(tail, key, key_len)
-                and same_bytes(tail + key_len, args, args_len)):
+        if (link.hash == hash and binding.dest == dest
+                and binding_is(tail, binding.key_len, binding.args_len, key, key_len, args,
+                               args_len)):
             return binding
         link = link.next
     return NULL

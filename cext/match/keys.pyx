@@ -311,13 +311,29 @@ cdef int match_table_resize(match_table_t* table, u32 n_slots) noexcept nogil:
     return 0
 
 
-cdef int match_table_reserve(match_table_t* table) noexcept nogil:
+cdef int match_table_grow(match_table_t* table, match_resize_t resize) noexcept nogil:
     """Make room for one more. Only the very first slots can fail: later, chains grow instead."""
     if table.slots == NULL:
-        return match_table_resize(table, 8)
+        return resize(table, 8)
     if table.n > table.mask and table.mask < 0x3FFFFFFF:
-        match_table_resize(table, (table.mask + 1) * 2)
+        resize(table, (table.mask + 1) * 2)
     return 0
+
+
+cdef void match_table_shrink(match_table_t* table, match_resize_t resize) noexcept nogil:
+    """One was taken out of its slot."""
+    table.n -= 1
+    if table.n == 0:
+        free(table.slots)
+        table.slots = NULL
+        table.mask = 0
+    elif table.mask >= 8 and table.n < table.mask // 8:
+        resize(table, (table.mask + 1) // 4)
+
+
+cdef int match_table_reserve(match_table_t* table) noexcept nogil:
+    """Make room for one more link."""
+    return match_table_grow(table, &match_table_resize)
 
 
 cdef void match_table_put(match_table_t* table, match_link_t* link) noexcept nogil:
@@ -330,13 +346,7 @@ cdef void match_table_cut(match_table_t* table, match_link_t* link) noexcept nog
     link.at[0] = link.next
     if link.next != NULL:
         link.next.at = link.at
-    table.n -= 1
-    if table.n == 0:
-        free(table.slots)
-        table.slots = NULL
-        table.mask = 0
-    elif table.mask >= 8 and table.n < table.mask // 8:
-        match_table_resize(table, (table.mask + 1) // 4)
+    match_table_shrink(table, &match_table_resize)
 
 
 # ---- literal keys ----------------------------------------------------------------------------

@@ -113,13 +113,6 @@ cdef void deliver_drop(consumer_t* k, queue_t* q, const rec_t* rec) noexcept nog
     queue_take(q, rec, True)
 
 
-cdef void deliver_put_off(consumer_t* k) noexcept nogil:
-    """The link takes no more for now."""
-    consumer_leave_ring(k)
-    if not k.chan.link.wire.is_blocked and not k.is_patient:
-        loop_add_patient(k.queue.loop, k)
-
-
 # hot
 cdef bint deliver_one(consumer_t* k, queue_t* q, rec_t* rec) noexcept nogil:
     """Give the record that is next to k. False when nothing more can be delivered for now."""
@@ -131,7 +124,7 @@ cdef bint deliver_one(consumer_t* k, queue_t* q, rec_t* rec) noexcept nogil:
     if not names_are_mqtt(rec.names):
         rc = foreign_read(s, q, rec, &m, True)
         if rc == FOREIGN_LATER:
-            deliver_put_off(k)
+            consumer_put_off(k)
             return True
         if rc:
             deliver_drop(k, q, rec)
@@ -153,7 +146,7 @@ cdef bint deliver_one(consumer_t* k, queue_t* q, rec_t* rec) noexcept nogil:
         deliver_drop(k, q, rec)
         return True
     if rc == WRITE_LATER:
-        deliver_put_off(k)
+        consumer_put_off(k)
         return True
     queue_take(q, rec, m.qos == 0)
     if rec.redelivered:
@@ -188,11 +181,10 @@ cdef bint mqtt_queue_deliver(queue_t* q) noexcept nogil:
     cdef consumer_t* k
     if q.is_paused or q.n_orphans:
         return False
-    while q.ready and q.able != NULL:
-        k = q.able
-        if not consumer_is_able(k):
-            consumer_leave_ring(k)
-            continue
+    while q.ready:
+        k = queue_taker(q)
+        if k == NULL:
+            break
         if left <= 0:
             is_more = True
             break

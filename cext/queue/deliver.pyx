@@ -1,6 +1,6 @@
 # Deliver: gives the ready messages of a queue to its consumers, whatever their clients speak.
 #
-# Called by tick.pyx and features.pyx.
+# Called by tick.pyx and features.pyx; by those who deliver otherwise, for a consumer.
 
 
 # hot
@@ -17,6 +17,23 @@ cdef bint queue_deliver(queue_t* q) noexcept nogil:
 
 
 # hot
+cdef inline consumer_t* queue_taker(queue_t* q) noexcept nogil:
+    """The consumer whose turn it is, NULL: none can take a message. Who no longer can leaves the
+    ring."""
+    while q.able != NULL and not consumer_is_able(q.able):
+        consumer_leave_ring(q.able)
+    return q.able
+
+
+cdef void consumer_put_off(consumer_t* k) noexcept nogil:
+    """Its link takes no more for now: it leaves the ring until that is writable. A link that is
+    not blocked has no memory, for large messages of others fill it: it tries again later."""
+    consumer_leave_ring(k)
+    if not k.chan.link.wire.is_blocked and not k.is_patient:
+        loop_add_patient(k.queue.loop, k)
+
+
+# hot
 cdef inline bint queue_deliver_within(queue_t* q, i64* left) noexcept nogil:
     """queue_deliver with a budget of bytes, each message counting 64 more.
 
@@ -26,20 +43,20 @@ cdef inline bint queue_deliver_within(queue_t* q, i64* left) noexcept nogil:
     cdef chan_t* c
     if q.is_paused or q.n_orphans:
         return False
-    while q.ready and q.able != NULL:
-        k = q.able
-        if not consumer_is_able(k):
-            consumer_leave_ring(k)
-            continue
+    while q.ready:
+        k = queue_taker(q)
+        if k == NULL:
+            return False
         if left[0] <= 0:
             return True
         if queue_next(q, &rec) != 1:
             return False
         c = k.chan
         if not c.link.protocol.deliver(k, &rec, c.next_tag):
-            consumer_leave_ring(k)
-            if not c.link.wire.is_blocked and not k.is_patient and not c.is_oversized:
-                loop_add_patient(q.loop, k)     # large messages of others fill the memory
+            if c.is_oversized:
+                consumer_leave_ring(k)          # its client never takes this one
+            else:
+                consumer_put_off(k)
             continue
         left[0] -= rec.size + 64
         queue_take(q, &rec, k.is_no_ack)

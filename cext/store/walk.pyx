@@ -94,29 +94,23 @@ cdef int walk_read(walk_t* w, store_t* st, seg_t* seg, u32 pos, rec_t* rec) noex
     rec.size = 1
     if v.len and v.seg == seg.id and v.at <= pos and pos < v.at + v.len:
         avail = v.at + v.len - pos
-        rc = record_parse(v.buf + (pos - v.at), avail, rec)
-        if rc == 1:
-            return WALK_FOUND if rec.size <= limit else WALK_END
-        if rc == 0 and record_is_far(rec):
-            rc = record_stays(st, rec, limit)
-            return WALK_FOUND if rc == 1 else walk_result_of(rc)
-        if rc < 0:
+    while True:
+        if avail:
+            rc = record_parse(v.buf + (pos - v.at), avail, rec)
+            if rc == 1:
+                return WALK_FOUND if rec.size <= limit else WALK_END
+            if rc == 0 and record_is_far(rec):
+                rc = record_stays(st, rec, limit)
+                return WALK_FOUND if rc == 1 else walk_result_of(rc)
+            if rc < 0:
+                return WALK_END
+        if avail >= limit:
             return WALK_END
-    while avail < limit:
         need = rec.size if rec.size > avail else avail + 1
         rc = walk_fill(w, st, seg, pos, need if need < limit else limit)
         if rc != WALK_FOUND:
             return rc
         avail = v.at + v.len - pos
-        rc = record_parse(v.buf + (pos - v.at), avail, rec)
-        if rc == 1:
-            return WALK_FOUND if rec.size <= limit else WALK_END
-        if rc == 0 and record_is_far(rec):
-            rc = record_stays(st, rec, limit)
-            return WALK_FOUND if rc == 1 else walk_result_of(rc)
-        if rc < 0:
-            return WALK_END
-    return WALK_END
 
 
 cdef void walk_drop(walk_t* w, loop_t* loop) noexcept nogil:

@@ -344,9 +344,10 @@ cdef i64 stream_serve(queue_t* q, consumer_t* k) noexcept nogil:
             stream_read_failed(q, k)
             break
         if not c.link.protocol.deliver(k, &rec, c.next_tag):
-            consumer_leave_ring(k)
-            if not c.link.wire.is_blocked and not k.is_patient and not c.is_oversized:
-                loop_add_patient(q.loop, k)
+            if c.is_oversized:
+                consumer_leave_ring(k)
+            else:
+                consumer_put_off(k)
             break
         worked += rec.size + 64
         if reader_take(r, &rec) or channel_push(c, q, k, &rec):
