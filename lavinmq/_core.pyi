@@ -152,8 +152,7 @@ class Entry:
     def path(self) -> str: ...
     @property
     def size(self) -> int:
-        """Bytes of what it leads to; that of `.queue` was asked for with the list. Raises: OSError.
-        """
+        """Bytes of what it leads to; that of `.queue` came with the list. Raises: OSError."""
 
     def is_file(self) -> bool:
         """Whether it leads to a regular file. Raises: OSError."""

@@ -5,9 +5,6 @@
 # Longer than 500 lines: a class of Cython stands in one file.
 import heapq
 
-cdef extern from "Python.h":
-    bytes PyUnicode_EncodeFSDefault(str path)
-
 # By file_kind.
 cdef tuple FILE_NAMES = ("", "msgs", "acks", "consumer_offsets")
 

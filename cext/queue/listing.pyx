@@ -172,4 +172,4 @@ cdef dict entries_listed(const listed_t* listed, str directory):
 
 cdef extern from "Python.h":
     str PyUnicode_DecodeFSDefault(const char* text)
-    bytes PyUnicode_EncodeFSDefault(object text)
+    bytes PyUnicode_EncodeFSDefault(str text)

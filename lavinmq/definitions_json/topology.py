@@ -203,7 +203,7 @@ class Topology:
             return None
         differing = [
             f"{field} is {_shown(getattr(there, field))}, not {_shown(getattr(wanted, field))}"
-            for field in there.__dataclass_fields__
+            for field in there._fields
             if getattr(there, field) != getattr(wanted, field)
         ]
         if self._keep_existing:

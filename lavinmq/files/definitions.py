@@ -32,7 +32,7 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
@@ -65,8 +65,7 @@ _LAYOUTS: Final = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class ExchangeDef:
+class ExchangeDef(NamedTuple):
     """A durable exchange."""
 
     name: str
@@ -88,7 +87,7 @@ class ExchangeDef:
         arguments = fieldtable.amended(
             self.arguments, {"x-delayed-exchange": True}, removed=("x-delayed-type",)
         )
-        return replace(self, type=real_type, arguments=arguments)
+        return self._replace(type=real_type, arguments=arguments)
 
     @property
     def delayed(self) -> bool:
