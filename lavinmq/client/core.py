@@ -136,8 +136,7 @@ class Core:
         self.link: Link | None = None
         self.is_beside = beside is not None
         self.topology: Topology = Topology() if beside is None else beside.topology
-        # A tuple, as others here: there may be thousands of clients with one or none each.
-        self.members: tuple[Member, ...] = ()
+        self.members: dict[Member, None] = {}
         self._known: list[weakref.ref[Any]] = []
         self._known_most = 16
         self._done_before = 0
@@ -167,7 +166,7 @@ class Core:
         self._failures, self._delay_s = 0, 0.0
         self._up_since, self._done_at = 0.0, 0
         """When the connection that there is, or was last, was made; what was done until then."""
-        self._waiting: tuple[asyncio.Future[None], ...] = ()
+        self._waiting: list[asyncio.Future[None]] = []
         """Who waits for another state."""
         self._admin_lock: asyncio.Lock | None = None
         self._watcher: asyncio.TimerHandle | None = None
@@ -240,7 +239,7 @@ class Core:
                     if self.link is not None and self.is_connected:
                         return self.link
                     waiting: asyncio.Future[None] = self.loop.create_future()
-                    self._waiting += (waiting,)
+                    self._waiting.append(waiting)
                     await waiting
         except TimeoutError:
             cause = f": {self.last_error}" if self.last_error else ""
@@ -300,7 +299,7 @@ class Core:
         """A producer or a consumer begins. Raises: why it cannot."""
         if self.state in (ConnectionState.CLOSING, ConnectionState.CLOSED):
             raise ClosedError("the client was closed")
-        self.members += (member,)
+        self.members[member] = None
         self._known.append(weakref.ref(member))
         if len(self._known) > self._known_most:
             self._known = [each for each in self._known if each() is not None]
@@ -312,7 +311,7 @@ class Core:
             except ClientConnectionError:
                 pass  # the next connection is its
             except BaseException:
-                self._drop(member)
+                self.members.pop(member, None)
                 raise
 
     @property
@@ -327,14 +326,9 @@ class Core:
 
     def exit(self, member: Member) -> None:
         """A producer or a consumer has ended."""
-        if self._drop(member):
+        if member in self.members:
+            del self.members[member]
             self._done_before += member.done
-
-    def _drop(self, member: Member) -> bool:
-        """Whether it was there."""
-        before = self.members
-        self.members = tuple(each for each in before if each is not member)
-        return len(self.members) < len(before)
 
     # ---- callbacks and tasks
 
@@ -385,7 +379,7 @@ class Core:
         if old is ConnectionState.BLOCKED:
             self._blocked_seconds += now - self._since
         self._since, self.state = now, state
-        waiting, self._waiting = self._waiting, ()
+        waiting, self._waiting = self._waiting, []
         for each in waiting:
             if not each.done():
                 each.set_result(None)
@@ -507,7 +501,7 @@ class Core:
         if self.connects > 1 and self.config.topology_recovery == "declared":
             await self._restore(link)
         self.link = link
-        for member in self.members:
+        for member in list(self.members):
             await self._guarded_join(member, link)
         if link.lost.done():
             self.link = None
@@ -574,7 +568,7 @@ class Core:
         self.link = None
         self._count(link)
         self.set_state(ConnectionState.RECONNECTING, cause)
-        for member in self.members:
+        for member in list(self.members):
             member.leave(cause)
 
     def _count(self, link: Link) -> None:
@@ -587,7 +581,7 @@ class Core:
         if self._watcher is not None:
             self._watcher.cancel()
         self.set_state(ConnectionState.CLOSED, cause)
-        members, self.members = self.members, ()
+        members, self.members = self.members, {}
         for member in members:
             member.finish(cause)
 
@@ -634,7 +628,7 @@ class Core:
             if link is not None and not link.lost.done():
                 self._look_at(link)
             elif link is None:
-                for member in self.members:
+                for member in list(self.members):
                     member.tick(True)
         except Exception as error:  # noqa: BLE001 - the poll goes on
             self.tell("error", error)
@@ -655,7 +649,7 @@ class Core:
             self.poll_detected += 1
             link.end(ConnectionLost("the poll found the socket dead"))
             return
-        for member in self.members:
+        for member in list(self.members):
             try:
                 member.tick(is_blocked)
             except (ConfirmTimeout, ConnectionLost) as error:
@@ -665,7 +659,7 @@ class Core:
                 link.end(lost)
                 return
         if link.rest():
-            for member in self.members:
+            for member in list(self.members):
                 member.rest()
 
     # ---- access tokens

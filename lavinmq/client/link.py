@@ -107,8 +107,7 @@ class Chan:
         self.on_cancel: Callable[[Chan, str], None] | None = None
         self.on_close: Callable[[Chan, Exception], None] | None = None
         self.on_return: Callable[[_engine.Message], None] | None = None
-        # Mostly empty, as others here, and there may be thousands.
-        self._waiting: tuple[tuple[frozenset[int], asyncio.Future[Any]], ...] = ()
+        self._waiting: list[tuple[frozenset[int], asyncio.Future[Any]]] = []
 
     def send(self, name: str, *values: Any) -> None:
         """Send a method without waiting. Raises: what ended the channel."""
@@ -125,7 +124,7 @@ class Chan:
         """
         self.send(name, *values)
         future: asyncio.Future[Any] = self.link.loop.create_future()
-        self._waiting += ((methods.REPLIES[methods.IDS[name]], future),)
+        self._waiting.append((methods.REPLIES[methods.IDS[name]], future))
         try:
             async with asyncio.timeout(self.link.config.rpc_timeout):
                 return await future
@@ -143,12 +142,12 @@ class Chan:
         """A method came that may be an answer. Raises: ProtocolViolation when nobody asked."""
         while self._waiting and self._waiting[0][1].cancelled():
             # Who asked went away; this is its answer.
-            expected, self._waiting = self._waiting[0][0], self._waiting[1:]
+            expected, _ = self._waiting.pop(0)
             if method in expected:
                 return
         if not self._waiting or method not in self._waiting[0][0]:
             raise ProtocolViolation(f"{methods.name_of(method)}, which nobody asked for")
-        future, self._waiting = self._waiting[0][1], self._waiting[1:]
+        _, future = self._waiting.pop(0)
         if method == methods.IDS["basic.get-empty"]:
             future.set_result(None)
         elif message is not None:
@@ -162,7 +161,7 @@ class Chan:
             self.error = error
             if self.on_close:
                 self.on_close(self, error)
-        waiting, self._waiting = self._waiting, ()
+        waiting, self._waiting = self._waiting, []
         for _, future in waiting:
             if not future.done():
                 future.set_exception(error)
@@ -214,7 +213,7 @@ class Link(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._stoppers: frozenset[object] = NOBODY
         self._gone: frozenset[int] = NOBODY
-        self._writers: tuple[asyncio.Future[None], ...] = ()
+        self._writers: list[asyncio.Future[None]] = []
 
     # ---- the transport's side
 
@@ -281,7 +280,7 @@ class Link(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """It does again."""
         self.is_paused = False
-        waiters, self._writers = self._writers, ()
+        waiters, self._writers = self._writers, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -291,7 +290,7 @@ class Link(asyncio.BufferedProtocol):
         """Wait until the peer takes more."""
         while self.is_paused and not self.lost.done():
             waiter: asyncio.Future[None] = self.loop.create_future()
-            self._writers += (waiter,)
+            self._writers.append(waiter)
             await waiter
 
     def hold_reading(self, who: object, is_held: bool) -> None:
