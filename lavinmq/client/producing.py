@@ -46,7 +46,7 @@ class BaseProducer(_engine.Ring, Member):
 
     __slots__ = (
         "__weakref__", "_chan", "_closing", "_declares", "_error", "_failures", "_hooks",
-        "_probe_until", "_spill", "_spill_lock", "_timer", "_waiting_for_room", "_watchers",
+        "_probe_until", "_reserve", "_timer", "_waiting_for_room", "_watchers",
         "config", "core", "exchange", "id", "label", "mode", "policy", "queue", "routing_key",
     )  # fmt: skip
 
