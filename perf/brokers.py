@@ -126,6 +126,7 @@ def rabbitmq(plugins: str = "", more: str = "") -> Contender:
             "RABBITMQ_NODE_PORT": str(port),
             "RABBITMQ_DIST_PORT": str(dist_port),
             "RABBITMQ_MNESIA_BASE": str(scratch / "data"),
+            "ERL_CRASH_DUMP": "/dev/null",
             "RABBITMQ_LOG_BASE": str(scratch / "log"),
             "RABBITMQ_PID_FILE": str(scratch / "pid"),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none",

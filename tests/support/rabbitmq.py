@@ -68,6 +68,7 @@ class RabbitMQ:
             "RABBITMQ_NODENAME": "test@localhost",
             "RABBITMQ_DIST_PORT": str(self._dist),
             "RABBITMQ_MNESIA_BASE": str(directory / "data"),
+            "ERL_CRASH_DUMP": "/dev/null",
             "RABBITMQ_LOG_BASE": str(directory / "log"),
             "RABBITMQ_PID_FILE": str(directory / "pid"),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none",
