@@ -121,12 +121,13 @@ def last_join(node: ClusterNode) -> list[int]:
 
 
 def test_of_a_node_at_rest_only_the_damaged_file_is_sent(cluster: Cluster) -> None:
-    """Also of one that has led when it was found."""
+    """Also of one that has led when it was found. That one may have written what nobody else has
+    got: all of its files are compared then, by their sums."""
     queue = "at-rest"
     fill(cluster.leader(), queue, N, SIZE)
     for node in cluster.nodes:
         knows_all(node)
-    for harmed in (cluster.followers()[0], cluster.leader()):
+    for harmed, most_compared in ((cluster.followers()[0], 2), (cluster.leader(), None)):
         n_before = harmed.log_text().count("has the files of")
         path = segment(harmed, queue)
         good = path.read_bytes()
@@ -138,8 +139,8 @@ def test_of_a_node_at_rest_only_the_damaged_file_is_sent(cluster: Cluster) -> No
         cluster.whole()
         n_same, n_compared, n_bytes = last_join(harmed)
         assert path.read_bytes() == good
-        assert n_same > 10
-        assert n_compared <= 2, "what a new leader has written"
+        assert n_same + n_compared > 10
+        assert most_compared is None or n_compared <= most_compared
         assert len(good) <= n_bytes < 2 * len(good)
     assert_alike(cluster)
 

@@ -17,7 +17,6 @@ from lavinmq.process.portions import (
     SharedPortion,
     emptied,
     in_portions,
-    once,
     others_first,
 )
 
@@ -98,17 +97,18 @@ def test_many_who_begin_something_short_share_the_portion_of_a_turn() -> None:
     def call_soon(function: Callable[..., object], *args: object) -> None:
         ready.append(partial(function, *args))
 
-    def step() -> None:
+    def step() -> Iterator[None]:
         nonlocal now_s
         now_s += portions.PORTION_S / 4
         done.append(len(ready))
+        yield
 
     done: list[int] = []
     shared = SharedPortion(call_soon, lambda: now_s)
     works = Portions(call_soon, shared)
 
     for _ in range(100):
-        works.begin(once(step))
+        works.begin(step())
     assert not done
 
     turns = []
