@@ -498,7 +498,8 @@ def test_a_reconnect_leaks_nothing(proxy: FaultProxy) -> None:
         for n in range(1, 21):
             producer.publish(b"x")
             proxy.cut()
-            wait_for(lambda n=n: client.metrics().reconnects == n, "reconnected")  # type: ignore[misc]
+            # A cut may come upon the next connection, too.
+            wait_for(lambda n=n: client.metrics().reconnects >= n, "reconnected")  # type: ignore[misc]
 
         assert len(client._core._tasks) <= 3
         producer.flush(10)
