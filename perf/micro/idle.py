@@ -147,7 +147,8 @@ def main() -> None:
             await_listener(tls_port)
             time.sleep(LEFT_OUT_S)  # as turns.py does
             measure("plain", asked.counts or [1000, 10_000, 19_000], port, None)
-            measure("tls", [asked.tls], tls_port, context)
+            if asked.tls:
+                measure("tls", [asked.tls], tls_port, context)
         finally:
             broker.terminate()
             broker.wait()
