@@ -26,12 +26,14 @@ HEADERS: Final[int]
 """Kind: the arguments of the binding are compared with the headers of the message."""
 HASH: Final[int]
 """Kind: one binding takes the message, by consistent hashing; binding keys are weights."""
-RANDOM: Final[int]
-"""Kind: any one of the destinations takes the message; bindings say nothing else."""
-MODULUS: Final[int]
-"""Kind: the same, chosen by the hash of the routing key modulo the number of destinations."""
 FILTERS: Final[int]
 """Kind: filters of MQTT with `+` and `#`; only those who speak MQTT publish to it."""
+
+def kinds() -> dict[str, int]:
+    """The kinds of an Exchange by name: those above, and `random` and `modulus`, where one of the
+    destinations takes the message, whatever bindings say: any, or the one that the hash of the
+    routing key modulo their number names."""
+
 HASH_PROPERTIES: Final[dict[str, int]]
 """What HASH can hash instead of the routing key or a header, by the name of the property."""
 
@@ -1233,7 +1235,7 @@ class Exchange:
     """The compiled bindings of one exchange, and its counters.
 
     Args:
-        kind: one of DIRECT, FANOUT, TOPIC, HEADERS, HASH, RANDOM, MODULUS, FILTERS.
+        kind: a value of kinds().
         seed: of its hash tables, and of what is random; its low 64 bits count, and they should be
             random.
         default_any: HEADERS only: whether a binding without `x-match` means "any".
@@ -1256,7 +1258,7 @@ class Exchange:
     def bind(
         self, key: bytes, arguments: bytes, destination: Queue | Exchange | Subscription
     ) -> None:
-        """Add a binding; one that is there already stays one. For RANDOM and MODULUS it is the same
+        """Add a binding; one that is there already stays one. For random and modulus it is the same
         as any other to that destination: count them. For FILTERS the destination is a Subscription,
         which is copied; it takes the place of what its queue has bound with the same filter.
 

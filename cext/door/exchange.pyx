@@ -50,8 +50,7 @@ cdef object weight_error():
 cdef class Exchange:
     """The compiled bindings of one exchange.
 
-    Args: `kind`, one of DIRECT, FANOUT, TOPIC, HEADERS, HASH, RANDOM, MODULUS, FILTERS; `seed` of
-    its hash tables, and of what is random; `default_any`, for headers: x-match of bindings that do
+    Args: `kind`, a value of kinds(); `seed` of its hash tables, and of what is random; `default_any`, for headers: x-match of bindings that do
     not say; for hash: `is_jump`, which algorithm, and `hash_header` or `hash_property`, what to
     hash instead of the routing key.
     """
@@ -73,8 +72,8 @@ cdef class Exchange:
         self.t.version = 1
         self.t.is_plain = True
         self.t.dest.kind = DEST_EXCHANGE
-        self.t.has_key_routes = (kind != MATCH_HEADERS and kind != MATCH_RANDOM
-                                 and hash_header is None and hash_property == 0)
+        self.t.has_key_routes = (match_goes_by_key(kind) and hash_header is None
+                                 and hash_property == 0)
         if default_any:
             match_set_default_any(self.t.match, True)
         if kind == MATCH_HASH:
@@ -267,6 +266,14 @@ FANOUT = MATCH_FANOUT
 TOPIC = MATCH_TOPIC
 HEADERS = MATCH_HEADERS
 HASH = MATCH_HASH
-RANDOM = MATCH_RANDOM
-MODULUS = MATCH_MODULUS
 FILTERS = MATCH_FILTERS
+
+
+def kinds() -> dict:
+    """The kinds of exchanges by name."""
+    cdef int kind = 0
+    found = {}
+    while match_kind_name(kind) != NULL:
+        found[(<bytes>match_kind_name(kind)).decode()] = kind
+        kind += 1
+    return found

@@ -25,6 +25,32 @@ cdef match_t* match_new(int kind, u64 seed) noexcept nogil:
     return m
 
 
+cdef const char* match_kind_name(int kind) noexcept nogil:
+    """What Python calls a match_kind; NULL for a number that is none."""
+    if kind == MATCH_DIRECT:
+        return "direct"
+    if kind == MATCH_FANOUT:
+        return "fanout"
+    if kind == MATCH_TOPIC:
+        return "topic"
+    if kind == MATCH_HEADERS:
+        return "headers"
+    if kind == MATCH_HASH:
+        return "hash"
+    if kind == MATCH_RANDOM:
+        return "random"
+    if kind == MATCH_MODULUS:
+        return "modulus"
+    if kind == MATCH_FILTERS:
+        return "filters"
+    return NULL
+
+
+cdef bint match_goes_by_key(int kind) noexcept nogil:
+    """Whether equal routing keys have equal routes as long as no binding changes."""
+    return kind != MATCH_HEADERS and kind != MATCH_RANDOM
+
+
 cdef void match_table_free(match_table_t* table, int what) noexcept nogil:
     """Free the slots and what they hold: *what* 0 keys, 1 topic nodes, 2 bindings."""
     cdef match_link_t* link

@@ -63,6 +63,8 @@ class ExchangeType(NamedTuple):
     keeps: bool = False
 
 
+_KINDS: Final = _core.kinds()
+
 FEDERATION: Final = "x-federation-upstream"
 """The type by which links of federation collect messages here for another broker. Only they
 declare it, and nobody is offered it."""
@@ -87,9 +89,9 @@ EXCHANGE_TYPES: Final[Mapping[str, ExchangeType]] = {
         "hashes the routing key",
         reads_bindings=True,
     ),
-    "x-random": ExchangeType("Random", _core.RANDOM, ignores_keys=True),
-    "x-local-random": ExchangeType("Local Random", _core.RANDOM, ignores_keys=True),
-    "x-modulus-hash": ExchangeType("Modulus Hash", _core.MODULUS, ignores_keys=True),
+    "x-random": ExchangeType("Random", _KINDS["random"], ignores_keys=True),
+    "x-local-random": ExchangeType("Local Random", _KINDS["random"], ignores_keys=True),
+    "x-modulus-hash": ExchangeType("Modulus Hash", _KINDS["modulus"], ignores_keys=True),
     "x-recent-history": ExchangeType(
         "Recent History",
         _core.FANOUT,

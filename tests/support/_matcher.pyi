@@ -3,8 +3,8 @@
 class Matcher:
     """The bindings of an exchange with integers for queues. For tests and tools only.
 
-    Args: kind: one of DIRECT, FANOUT, TOPIC, HEADERS, HASH, RANDOM, MODULUS; seed: of its hash
-        tables, and of what is random, 64 bits.
+    Args: kind: a value of `_core.kinds()`; seed: of its hash tables, and of what is random, 64
+        bits.
     Raises: ValueError for another kind.
     """
 

@@ -7,9 +7,10 @@ from collections import Counter
 
 import pytest
 
-from lavinmq._core import MODULUS, RANDOM
+from lavinmq._core import kinds
 from tests.support._matcher import Matcher
 
+RANDOM, MODULUS = kinds()["random"], kinds()["modulus"]
 BOTH = pytest.mark.parametrize("kind", [RANDOM, MODULUS])
 
 
