@@ -11,6 +11,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
+from lavinmq.arguments.exchange_types import MQTT
 from lavinmq.arguments.queue import compared
 from lavinmq.arguments.stream import is_stream
 from lavinmq.auth.identity import Identity
@@ -23,6 +24,7 @@ from lavinmq.vhost.destination import Destination
 from lavinmq.vhost.exchange import Exchange
 from lavinmq.vhost.new_queue import Declared, NewQueue, declared
 from lavinmq.vhost.queue import Queue
+from lavinmq.vhost.subscribing import EXCHANGE
 from lavinmq.vhost.vhost import VHost
 from lavinmq.vhost.vhosts import VHosts
 
@@ -89,6 +91,8 @@ class Topology:
         given: ExchangeDef = item.thing
         if not given.name:
             return None
+        if given.type == MQTT:
+            return None if given.name == EXCHANGE else f"the exchange of MQTT is {EXCHANGE}"
         if self._is_unusable(given.name):
             return "it is in the data directory in a form that this release does not have"
         try:
@@ -131,6 +135,8 @@ class Topology:
         wanted: BindingDef = item.thing
         if not wanted.source:
             return None  # the default exchange finds each queue anyway
+        if wanted.source == EXCHANGE:
+            return "MQTT subscriptions are made by their clients"
         source = self._exchange(wanted.source)
         if source is None:
             return f"there is no exchange {wanted.source!r}"

@@ -12,6 +12,7 @@ from pathlib import Path
 import pika
 
 from tests.conftest import BrokerFactory
+from tests.support.api import Api
 from tests.support.broker import Broker
 from tests.support.ports import free_port
 
@@ -62,12 +63,15 @@ def test_moving_in_from_rabbitmq(tmp_path: Path, broker_factory: BrokerFactory) 
     (tmp_path / "definitions.json").write_bytes(RABBITMQ_DEFINITIONS.read_bytes())
 
     control = {"LAVINMQCTL_CONTROL_UNIX_PATH": broker.control_path}
-    dry, real, listed, _, _ = run(commands("from-rabbitmq.md"), tmp_path, **control)
+    script = commands("from-rabbitmq.md") + "lavinmqctl -q -p shop list_topic_permissions > topics"
+    dry, real, listed, _, mqtt, _ = run(script, tmp_path, **control)
 
     assert "orders.new" in dry
     assert real
     for each in ("operator", "orders", "events", "^orders", "ha-mode", "orders.log"):
         assert each in listed
+    assert mqtt == ""
+    assert re.search(r"^orders\s+mqtt\.default\s", (tmp_path / "topics").read_text(), re.M)
     # Passwords are those of RabbitMQ, and guest has gone as the page says.
     assert can_log_in(broker, "orders", "S3cret-orders", "shop")
     assert not can_log_in(broker, "orders", "wrong", "shop")
@@ -121,3 +125,26 @@ def test_moving_in_from_lavinmq(tmp_path: Path) -> None:
     in_default = [each for each in manifest["queues"] if each["vhost"] == "/"]
     assert any(each["name"] in queues for each in in_default)
     assert "unknown-key" in warnings  # of a policy; what speaks MQTT is not told of
+
+
+def test_the_exchange_of_mqtt_comes_along_and_does_not_go_back(
+    broker_factory: BrokerFactory,
+) -> None:
+    api = Api(broker_factory(http=True))
+    row = {
+        "name": "mqtt.default", "vhost": "/", "type": "mqtt", "durable": False,
+        "auto_delete": False, "internal": True, "arguments": {},
+    }  # fmt: skip
+    bound = {"source": "mqtt.default", "destination": "own", "destination_type": "exchange"}
+    document = {
+        "exchanges": [row, {**row, "name": "own", "type": "fanout", "internal": False}],
+        "bindings": [{**bound, "vhost": "/", "routing_key": "a/+", "arguments": {}}],
+    }
+
+    answer = api("POST", "/api/definitions?skip_errors=true", document)
+
+    assert "MQTT subscriptions are made by their clients" in str(answer.json)
+    exported = {x["name"] for x in api.get("/api/definitions")["exchanges"]}
+    assert "own" in exported
+    assert "mqtt.default" not in exported
+    assert api.get("/api/exchanges/%2F/mqtt.default")["type"] == "mqtt"
