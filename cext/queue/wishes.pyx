@@ -82,18 +82,18 @@ cdef bint loop_collect_owed(loop_t* loop) noexcept nogil:
 
 
 cdef void queue_forget_owed(queue_t* q) noexcept nogil:
-    """q is deleted, and what it was to have on disk."""
+    """q is deleted, and what it was to have on disk. It may be freed by that."""
     cdef owing_t** at = &q.loop.owing
     cdef owing_t* node
-    while q.is_owing:
-        node = at[0]
-        if node.queue != q:
-            at = &node.next
-            continue
-        at[0] = node.next
-        q.is_owing = False
-        free(node)
-        queue_unref(q)
+    if not q.is_owing:
+        return
+    while at[0].queue != q:
+        at = &at[0].next
+    node = at[0]
+    at[0] = node.next
+    q.is_owing = False
+    free(node)
+    queue_unref(q)
 
 
 # ---- confirms ------------------------------------------------------------------------------------
