@@ -14,6 +14,7 @@ cdef enum match_kind:
     MATCH_RANDOM = 5    # one destination, any
     MATCH_MODULUS = 6   # one destination, by the hash of the key modulo their number
     MATCH_FILTERS = 7   # levels with + and #: subscriptions of MQTT, by filters_route alone
+    MATCH_REVERSED = 8  # exact keys, found by words with * and # in the routing key
 
 cdef enum match_result:
     MATCH_ADDED = 1         # bound; unbind answers it for "removed"
@@ -94,7 +95,7 @@ cdef struct match_cursor_t:
     u32 at                  # of what is worked through: destination, field, or node
     u32 dest                # topic: destination of that node
     u32 quick_end           # topic: work at which the quick way is given up
-    match_link_t* link      # headers: next in the chain of that field
+    match_link_t* link      # headers: next in the chain of that field; reversed: the key there
     u32 word                # topic: position in the key
     topic_nodes_t here      # topic: nodes reached by the words before that position
     topic_nodes_t next      # and those reached with it
@@ -249,7 +250,7 @@ cdef struct match_t:
     u32 count               # bindings
     u64 seed
     u64 key_bits            # headers: which keys occur in patterns, a coarse filter
-    match_table_t keys      # direct, fanout, topic: literal binding keys
+    match_table_t keys      # direct, fanout, topic, reversed: literal binding keys
     match_table_t nodes     # topic: literal words by (parent, word)
     match_table_t bindings  # headers, hash, filters: bindings by identity
     match_table_t pairs     # headers: pairs by key and value

@@ -30,9 +30,7 @@ FILTERS: Final[int]
 """Kind: filters of MQTT with `+` and `#`; only those who speak MQTT publish to it."""
 
 def kinds() -> dict[str, int]:
-    """The kinds of an Exchange by name: those above, and `random` and `modulus`, where one of the
-    destinations takes the message, whatever bindings say: any, or the one that the hash of the
-    routing key modulo their number names."""
+    """The kinds of an Exchange by name, as cext/match.pxd says what each one matches."""
 
 HASH_PROPERTIES: Final[dict[str, int]]
 """What HASH can hash instead of the routing key or a header, by the name of the property."""

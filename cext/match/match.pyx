@@ -43,6 +43,8 @@ cdef const char* match_kind_name(int kind) noexcept nogil:
         return "modulus"
     if kind == MATCH_FILTERS:
         return "filters"
+    if kind == MATCH_REVERSED:
+        return "reversed"
     return NULL
 
 
@@ -116,6 +118,8 @@ cdef int match_bind(match_t* m, const u8* key, u32 key_len, const u8* args, u32 
         result = pick_bind(m, dest)
     elif m.kind == MATCH_FILTERS:
         result = filter_bind(m, key, key_len, dest)
+    elif m.kind == MATCH_REVERSED:
+        result = reversed_bind(m, key, key_len, dest)
     else:
         result = header_bind(m, key, key_len, args, args_len, dest)
     if result == MATCH_ADDED:
@@ -139,6 +143,8 @@ cdef int match_unbind(match_t* m, const u8* key, u32 key_len, const u8* args, u3
         result = pick_unbind(m, dest)
     elif m.kind == MATCH_FILTERS:
         result = filter_unbind(m, key, key_len, dest)
+    elif m.kind == MATCH_REVERSED:
+        result = match_key_unbind(m, key, key_len, dest)
     else:
         result = header_unbind(m, key, key_len, args, args_len, dest)
     if result == MATCH_ADDED:
@@ -168,6 +174,8 @@ cdef int match_route(const match_t* m, const u8* key, u32 key_len, const u8* pro
         return hash_route(m, key, key_len, props, headers_at, out)
     if m.kind == MATCH_RANDOM or m.kind == MATCH_MODULUS:
         return pick_route(m, key, key_len, out)
+    if m.kind == MATCH_REVERSED:
+        return reversed_route(m, key, key_len, out)
     if m.kind == MATCH_FILTERS:
         return 0                # these destinations are no queues: see filters_route
     if headers_at == 0:

@@ -39,8 +39,7 @@ cdef inline int matcher_route(match_t* m, const u8* key, u32 n, const u8* props,
 cdef class Matcher:
     """A match_t with integers for destinations. For tests and tools; the broker never makes one.
 
-    Args: *kind* 0 direct, 1 fanout, 2 topic, 3 headers, 4 hash, 5 random, 6 modulus, 7 filters;
-    *seed* of the hash tables, and of what is random.
+    Args: *kind*, a match_kind; *seed* of the hash tables, and of what is random.
     """
     cdef match_t* match
     cdef targets_t targets
@@ -49,7 +48,7 @@ cdef class Matcher:
     cdef dict addresses
 
     def __cinit__(self, int kind, u64 seed):
-        if not 0 <= kind <= MATCH_FILTERS:
+        if match_kind_name(kind) == NULL:
             raise ValueError(f"unknown kind {kind}")
         self.addresses = {}
         self.match = match_new(kind, seed)

@@ -73,6 +73,7 @@ EXCHANGE_TYPES: Final[Mapping[str, ExchangeType]] = {
     "direct": ExchangeType("Direct", _core.DIRECT),
     "fanout": ExchangeType("Fanout", _core.FANOUT),
     "topic": ExchangeType("Topic", _core.TOPIC),
+    "x-rtopic": ExchangeType("Reverse Topic", _KINDS["reversed"]),
     "headers": ExchangeType(
         "Headers",
         _core.HEADERS,
