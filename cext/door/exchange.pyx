@@ -50,9 +50,9 @@ cdef object weight_error():
 cdef class Exchange:
     """The compiled bindings of one exchange.
 
-    Args: `kind`, a value of kinds(); `seed` of its hash tables, and of what is random; `default_any`, for headers: x-match of bindings that do
-    not say; for hash: `is_jump`, which algorithm, and `hash_header` or `hash_property`, what to
-    hash instead of the routing key.
+    Args: `kind`, a value of kinds(); `seed` of its hash tables, and of what is random;
+    `default_any`, for headers: x-match of bindings that do not say; for hash: `is_jump`, which
+    algorithm, and `hash_header` or `hash_property`, what to hash instead of the routing key.
     """
     cdef exchange_t t
     cdef Exchange alternate
