@@ -250,13 +250,20 @@ def _link(
             "-Wl,--gc-sections,--build-id,--as-needed",
             *map(str, objects),
             "-Wl,--whole-archive", str(whole), "-Wl,--no-whole-archive", *map(str, archives),
-            "-Wl,-Bstatic", "-lssl", "-lcrypto", "-lz", "-lffi", "-lpcre2-8",
+            "-Wl,-Bstatic", "-lssl", "-lcrypto", *_packers(target), "-lz", "-lffi", "-lpcre2-8",
             "-llz4",
             "-Wl,-Bdynamic",
             "-lm", "-ldl", "-lpthread", "-lutil", "-lrt",
         ]
     )  # fmt: skip
     return result
+
+
+def _packers(target: Target) -> list[str]:
+    """Return what OpenSSL needs besides zlib: Debian 12's own is without Zstandard."""
+    asked = [*target.compiler, "-print-file-name=libzstd.a"]
+    found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    return ["-lzstd"] if Path(found.strip()).is_absolute() else []
 
 
 def _description(target: Target, executable: Path) -> dict[str, object]:

@@ -2,8 +2,9 @@
 
 Holds headers and libraries of glibc 2.31, and those static libraries that are linked into the
 executable, from packages of Debian for one architecture. Compiling against it with today's
-compiler gives an executable that needs no symbol newer than 2.31. Nothing of it is run, unless an
-emulator runs what was built.
+compiler gives an executable that needs no symbol newer than 2.31. Libraries of a later Debian were
+compiled against a later C library: what they call that the older one does not have is renamed
+(RENAMED). Nothing of it is run, unless an emulator runs what was built.
 """
 
 from __future__ import annotations
@@ -17,25 +18,43 @@ from pathlib import Path
 import fetch
 
 PACKAGES = (
-    "kernel-headers", "libcrypt", "glibc", "libgcc", "zlib", "libffi", "openssl", "pcre2", "lz4",
+    "kernel-headers", "libcrypt", "glibc", "libgcc", "zlib", "libffi", "openssl", "zstd", "pcre2",
+    "lz4",
 )  # fmt: skip
-STATIC = ("ssl", "crypto", "z", "ffi", "crypt", "pcre2-8", "lz4")
+STATIC = ("ssl", "crypto", "zstd", "z", "ffi", "crypt", "pcre2-8", "lz4")
 """Libraries whose shared form is left out, so that the linker takes the static one."""
+CRYPTO = "INPUT(libcrypto.a -lzstd -lz -ldl -lpthread)\n"
+"""What the shared form would bring along, wherever the linker is given the library."""
+RENAMED = {"crypto": {"__isoc23_strtol": "strtol"}}
+"""Functions of a later C library by the static library that calls them, and those that stand in.
+
+C23's reads binary digits after 0b, too, where a caller lets it find the base. OpenSSL reads numbers
+of configuration files and of times with it."""
 
 
 @cache
 def build(architecture: str) -> Path:
     """Return the directory, made from its packages if it is not there. Raises: FetchError."""
-    sources = fetch.sources()
-    unpacked = [fetch.fetch(sources[name], architecture) for name in PACKAGES]
     place = fetch.CACHE / f"sysroot-{architecture}"
-    made_of = "\n".join(str(path) for path in unpacked)
     stamp = place / ".made-of"
+    wanted = made_of(architecture)
     with fetch.alone(place):
-        if not (stamp.exists() and stamp.read_text() == made_of):
-            _make(place, unpacked)
-            stamp.write_text(made_of)
+        if not (stamp.exists() and stamp.read_text() == wanted):
+            _make(place, _unpacked(architecture))
+            _rename(place, architecture)
+            stamp.write_text(wanted)
     return place
+
+
+def made_of(architecture: str) -> str:
+    """Return what differs when a directory has to be made anew. Raises: FetchError."""
+    return "\n".join([*map(str, _unpacked(architecture)), str(RENAMED), CRYPTO])
+
+
+@cache
+def _unpacked(architecture: str) -> list[Path]:
+    sources = fetch.sources()
+    return [fetch.fetch(sources[name], architecture) for name in PACKAGES]
 
 
 def _make(place: Path, unpacked: list[Path]) -> None:
@@ -46,14 +65,26 @@ def _make(place: Path, unpacked: list[Path]) -> None:
     libraries = next(place.glob("usr/lib/*-linux-gnu"))
     for name in STATIC:
         (libraries / f"lib{name}.so").unlink(missing_ok=True)
-    # What the shared form would bring along, wherever the linker is given the library.
-    (libraries / "libcrypto.so").write_text("INPUT(libcrypto.a -ldl -lpthread)\n")
+    (libraries / "libcrypto.so").write_text(CRYPTO)
     _make_links_relative(place)
     unwinder = place / "unwinder"
     unwinder.mkdir()
     shutil.copy2(next(place.glob("usr/lib/gcc/*/*/libgcc_eh.a")), unwinder)
     # The rest of that compiler is older than the one in use, which must not find it.
     shutil.rmtree(place / "usr/lib/gcc")
+
+
+def _rename(place: Path, architecture: str) -> None:
+    """Have libraries call what this C library has. Raises: FetchError."""
+    libraries = next(place.glob("usr/lib/*-linux-gnu"))
+    tool = "objcopy" if architecture == fetch.HOST else f"{libraries.name}-objcopy"
+    for name, functions in RENAMED.items():
+        renamed = [f"--redefine-sym={new}={old}" for new, old in functions.items()]
+        command = [tool, "--enable-deterministic-archives", *renamed, libraries / f"lib{name}.a"]
+        try:
+            subprocess.run(command, check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise fetch.FetchError(f"{tool} is missing or failed: {error}") from error
 
 
 def options(architecture: str) -> list[str]:

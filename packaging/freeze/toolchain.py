@@ -115,6 +115,8 @@ class Target:
         Args: made_of: what it is built from, besides the compiler; a file counts by its content.
         """
         digest = hashlib.sha256(_anywhere(" ".join([*self.compiler, *self.flags])))
+        if self.base != "native":
+            digest.update(_anywhere(sysroot.made_of(self.architecture)))
         for part in made_of:
             digest.update(part.read_bytes() if isinstance(part, Path) else _anywhere(part))
         return self.cache / f"{name}-{digest.hexdigest()[:12]}"

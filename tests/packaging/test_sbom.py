@@ -23,7 +23,18 @@ BROUGHT_ALONG = {
     "libuv", "llhttp", "http-parser", "mpdecimal", "hacl-star", "libb2", "yyjson", "itoap",
     "pyo3-ffi", "libc",
 }  # fmt: skip
-LINKED = {"python", "openssl", "zlib", "libffi", "pcre2", "lz4", "libgcc", "uvloop", "orjson"}
+LINKED = {
+    "python",
+    "openssl",
+    "zstd",
+    "zlib",
+    "libffi",
+    "pcre2",
+    "lz4",
+    "libgcc",
+    "uvloop",
+    "orjson",
+}
 OF_THE_IMAGE = {"libc6", "ca-certificates", "base-files"}
 
 
