@@ -18,8 +18,8 @@ SYSTEM = {
     "pcre2": "libpcre2-dev", "lz4": "liblz4-dev", "libgcc": "",
     "zstd": "",
 }  # fmt: skip
-"""Packages of Debian whose static libraries are linked when the C library is this machine's; for some
-there is none."""
+"""Packages of Debian whose static libraries are linked when the C library is this machine's; for
+some there is none."""
 
 HEAD = """\
 What this executable contains besides LavinMQ's own code (Apache-2.0, see LICENSE).
