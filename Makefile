@@ -81,9 +81,10 @@ COMPILE := PYTHONDONTWRITEBYTECODE=1 LAVINMQ_DEBUG=$(if $(filter release,$(BUILD
 # What the interpreter needs to run sanitized modules; children inherit it. CPython leaks at its end
 # by design; its objects come from malloc, so that the sanitizer sees where each of them ends.
 # The runtime stands in for crypt() and for C++'s exceptions and must find the real ones at its start.
+# What tests call besides, such as troff, is not ours to mend.
 LIBASAN = $(shell $${CC:-cc} -print-file-name=libasan.so)
 SANITIZED_asan = LD_PRELOAD=$(LIBASAN):libstdc++.so.6:libcrypt.so.1 PYTHONMALLOC=malloc \
-	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=16
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:alloc_dealloc_mismatch=0:quarantine_size_mb=16
 SANITIZED_ubsan = UBSAN_OPTIONS=print_stacktrace=1
 VERSION := 'import sys; print(*sys.version_info[:2])'
 
