@@ -233,9 +233,10 @@ class Coordinator:
 
     # --- who leads ----------------------------------------------------------------------------
 
-    async def take_over(self, state: State, lease: int, uri: str) -> bool:
-        """Lead in the next epoch, in the place of who leads in a picture. Returns: whether it
-        does: not when anything has changed since, or this node is not in sync."""
+    async def take_over(self, state: State, lease: int, uri: str, why: str = DEAD) -> bool:
+        """Lead in the next epoch, in the place of who leads in a picture. Args: why: another node
+        may be replaced that etcd still has. Returns: whether it does: not when anything has changed
+        since, or this node is not in sync."""
         if state.in_sync and self.me not in state.in_sync:
             return False
         leaders = self.key("leader", "")
@@ -247,7 +248,7 @@ class Coordinator:
         puts: list[Put | Delete] = [
             Put(ours, uri.encode(), lease),
             Put(self.key("epoch"), f"{state.epoch + 1} {self.me}".encode()),
-            Put(self.key("elections"), self._elected(state, ours, uri)),
+            Put(self.key("elections"), self._elected(state, ours, uri, why)),
             Delete(self.key("positions", ""), prefix_end(self.key("positions", ""))),
         ]
         if state.leader is None:
@@ -272,14 +273,12 @@ class Coordinator:
             and leader is not None and leader.key == ours
         )  # fmt: skip
 
-    def _elected(self, state: State, ours: str, uri: str) -> bytes:
-        """The elections with one more. Args: ours: the key of this leader."""
+    def _elected(self, state: State, ours: str, uri: str, why: str) -> bytes:
+        """The elections with one more. Args: ours: the key of this leader; why: see `take_over`."""
         if state.leader is None:
             why = GONE
         elif state.epoch_leader == self.me:
             why = UNAWARE if state.leader.key == ours else ANEW
-        else:
-            why = DEAD
         return to_json(began(state.elections, state.epoch + 1, self.me, uri, why))
 
     async def note_end(self, why: str) -> None:

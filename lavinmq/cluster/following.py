@@ -64,15 +64,16 @@ def address_of(uri: str) -> tuple[str, int]:
 class Following:
     """Follows one leader until it is stopped.
 
-    Args: certificates: by which the leader has to speak TLS, None: it speaks without; on_dead: is
-        told, by `call`, that there is no process at the leader's address; on_disk: that nobody
-        knows what is on the disk; has_readers: the leader is to say what all nodes have.
+    Args: certificates: by which the leader has to speak TLS, None: it speaks without; key: by
+        which etcd knows who leads at that address, empty: nobody does; asked by the thread;
+        on_dead: is told, by `call`, of which key there is no process; on_disk: that nobody knows
+        what is on the disk; has_readers: the leader is to say what all nodes have.
     """
 
     def __init__(
         self, uri: str, me: str, secret: bytes, ring: Ring, root: str, standing: Standing,
         history: History, *, certificates: Certificates | None, call: Callable[..., object],
-        on_dead: Callable[[], object], on_disk: Callable[[str], object],
+        key: Callable[[], str], on_dead: Callable[[str], object], on_disk: Callable[[str], object],
         integrity: Integrity | None = None, has_readers: bool = False,
     ) -> None:  # fmt: skip
         self.uri = uri
@@ -93,6 +94,7 @@ class Following:
         self._standing = standing
         self._certificates = certificates
         self._call = call
+        self._key = key
         self._on_dead = on_dead
         self._on_disk = on_disk
         self._integrity = integrity
@@ -142,13 +144,14 @@ class Following:
         pause_s = stage_s = FIRST_PAUSE_S
         while not self._is_over.is_set():
             was_clear = self._is_clear
+            key = self._key()  # before: who leads listens, and another one may lead meanwhile
             try:
                 self._once()
                 pause_s = stage_s = FIRST_PAUSE_S
                 continue  # it followed: at once again, to learn whether there is still somebody
             except ConnectionRefusedError as error:
                 self._say(str(error.strerror))
-                self._call(self._on_dead)
+                self._call(self._on_dead, key)
             except SyncFailed as error:
                 self._failed("disk", error.strerror or str(error))
             except StageFailed as error:

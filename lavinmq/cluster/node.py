@@ -23,7 +23,7 @@ from lavinmq.cluster import control, places, speech
 from lavinmq.cluster.certificates import Certificates
 from lavinmq.cluster.control import elsewhere
 from lavinmq.cluster.coordinator import Coordinator, Leader
-from lavinmq.cluster.elections import MADE_WAY, STOPPED
+from lavinmq.cluster.elections import DEAD, GONE, MADE_WAY, STOPPED
 from lavinmq.cluster.etcd import EtcdError, NoLease, Unreachable
 from lavinmq.cluster.following import Following
 from lavinmq.cluster.frames import PeerError
@@ -32,7 +32,7 @@ from lavinmq.cluster.hooks import run_hook
 from lavinmq.cluster.identity import node_id
 from lavinmq.cluster.joining import finish
 from lavinmq.cluster.leading import Leading, listening
-from lavinmq.cluster.lease import kept_meanwhile
+from lavinmq.cluster.lease import MARGIN_S, Ending, kept_meanwhile
 from lavinmq.cluster.orders import Orders
 from lavinmq.cluster.probes import Probes
 from lavinmq.cluster.proxy import Proxy, Target
@@ -50,10 +50,10 @@ if TYPE_CHECKING:
     from lavinmq.process.systemd import Service
 
 RING_BYTES: Final = 64 << 20
-MARGIN_S: Final = 0.5
-"""Of its lease that a leader does not use."""
 CHECK_S: Final = 0.1
 BEAT_S: Final = 0.5
+SILENT_S: Final = 1.5
+"""After which etcd is asked whether a leader, which says something each second, renews its lease."""
 AGAIN_S: Final = 0.5
 ANSWER_S: Final = 0.1
 RANK_S: Final = 0.03
@@ -129,6 +129,7 @@ class Node:
         )
         self._lease = 0
         self._deadline = 0.0
+        self._ending = Ending(self._etcd.time_left)
         self._secret = b""
         self._cluster = ""
         """What the files of this cluster's nodes are known by."""
@@ -155,6 +156,8 @@ class Node:
         self._probes = Probes(config, events, self._status.status, served)
         self._dead = ""
         """Key of a leader at whose address there is nobody."""
+        self._heard, self._heard_at = -1, 0.0
+        """Up to which position this node has heard of its leader, and when it saw that."""
         self._yields_until = 0.0
         self._yielded_in = 0
         self._orders: Orders | None = None
@@ -320,15 +323,11 @@ class Node:
     async def _join_cluster(self) -> None:
         """Raises: NodeError."""
         try:
-            self._lease, ttl = await self._etcd.grant(self._config.clustering_lease_ttl)
-            self._deadline = time.monotonic() + ttl - MARGIN_S
-            why = await self._coordinator.register(self._lease)
+            why = await self._register()
             if why:
                 _log.warning("%s: waiting for it to go", why)
-                await asyncio.sleep(ttl + 2)
-                self._lease, ttl = await self._etcd.grant(self._config.clustering_lease_ttl)
-                self._deadline = time.monotonic() + ttl - MARGIN_S
-                why = await self._coordinator.register(self._lease)
+                await asyncio.sleep(self._deadline + MARGIN_S - time.monotonic() + 2)
+                why = await self._register()
             if why:
                 raise NodeError(why, LOST)
             self._secret = await self._coordinator.secret()
@@ -375,11 +374,16 @@ class Node:
     async def _again(self) -> None:
         """Another lease. Raises: NodeError."""
         with suppress(EtcdError):
-            self._lease, ttl = await self._etcd.grant(self._config.clustering_lease_ttl)
-            self._deadline = time.monotonic() + ttl - MARGIN_S
-            why = await self._coordinator.register(self._lease)
+            why = await self._register()
             if why:
                 raise NodeError(why, LOST)
+
+    async def _register(self) -> str:
+        """Get a lease, and be there by it. Returns: why not. Raises: EtcdError."""
+        began = time.monotonic()
+        self._lease, ttl = await self._etcd.grant(self._config.clustering_lease_ttl)
+        self._deadline = began + ttl - MARGIN_S
+        return await self._coordinator.register(self._lease)
 
     def _is_stalled(self) -> bool:
         """Whether the disk makes no progress, so that another node had better lead."""
@@ -491,13 +495,24 @@ class Node:
                     " advertised_uri has to be another one on each node",
                     CANNOT_FOLLOW,
                 )
-            elif leader.key == self._dead and self._may_lead():
-                await self._campaign()
+            elif self._may_lead() and (why := await self._why_free(leader)):
+                await self._campaign(why)
             else:
                 await self._follow(leader)
         except EtcdError as error:
             _log.warning("cannot decide who leads: %s", error)
             await asyncio.sleep(AGAIN_S)
+
+    async def _why_free(self, leader: Leader) -> str:
+        """Why the place of a leader is free that etcd still has; empty: it is not. Raises:
+        EtcdError."""
+        if leader.key == self._dead:
+            return DEAD
+        if self._ring.head != self._heard:
+            self._heard, self._heard_at = self._ring.head, time.monotonic()
+        if time.monotonic() - self._heard_at < SILENT_S:
+            return ""
+        return GONE if await self._ending.is_over(leader.lease) else ""
 
     def _may_lead(self) -> bool:
         state = self._coordinator.state
@@ -519,18 +534,21 @@ class Node:
         await self._unfollow()
         self._dead = ""
 
-        def dead() -> None:
+        def key() -> str:
             there = self._coordinator.state.leader
-            if there is not None and there.uri == leader.uri:
-                self._dead = there.key
-                self._changed.set()
+            return there.key if there is not None and there.uri == leader.uri else ""
+
+        def dead(key: str) -> None:
+            self._dead = key
+            self._changed.set()
 
         try:
             self._following = Following(
                 leader.uri, self.me, self._secret, self._ring, self._root, self._standing,
                 self._history, certificates=self._certificates,
-                call=self._events.call_soon_threadsafe, on_dead=dead, on_disk=self._disk_failed,
-                integrity=self._integrity, has_readers=self._reads is not None,
+                call=self._events.call_soon_threadsafe, key=key, on_dead=dead,
+                on_disk=self._disk_failed, integrity=self._integrity,
+                has_readers=self._reads is not None,
             )  # fmt: skip
         except ValueError as error:
             raise NodeError(f"the leader's address: {error}", CANNOT_FOLLOW) from None
@@ -576,8 +594,9 @@ class Node:
 
     # --- leading ------------------------------------------------------------------------------
 
-    async def _campaign(self) -> None:
-        """Lead, unless somebody else has more or is quicker. Raises: EtcdError, NodeError."""
+    async def _campaign(self, why: str = DEAD) -> None:
+        """Lead, unless somebody else has more or is quicker. Args: why: another node may be
+        replaced that etcd still has. Raises: EtcdError, NodeError."""
         if not self._may_lead() or time.monotonic() < self._yields_until:
             return
         if time.monotonic() > self._deadline - 1:
@@ -604,7 +623,9 @@ class Node:
         is_leader = False
         try:
             if self._may_lead():
-                is_leader = await self._coordinator.take_over(state, self._lease, self._uri)
+                is_leader = await self._coordinator.take_over(
+                    state, self._lease, self._uri, why
+                )
         finally:
             if not is_leader:
                 sock.close()

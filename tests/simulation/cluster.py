@@ -28,6 +28,7 @@ TTL = 40
 MARGIN = 5
 RING = 12
 """Entries that a node keeps to send."""
+HASTE = 0.05
 
 T = TypeVar("T")
 
@@ -144,13 +145,15 @@ class Cluster:
 
     def __init__(
         self, seed: int, n: int = 3, rules: Rules | None = None, least: int = 0, *,
-        is_slow: bool = False,
+        is_slow: bool = False, is_hasty: bool = False,
     ) -> None:  # fmt: skip
         self.chance = random.Random(seed)
         self.rules = rules or Rules()
         self.wanted = least
         self.is_slow = is_slow
         """Whether news of etcd come seldom, and many answers are lost."""
+        self.is_hasty = is_hasty
+        """Whether nodes take a leader for dead without any reason: no promise hangs on that."""
         self.store = Store()
         self.nodes = [self._node(f"n{number}") for number in range(n)]
         self.cut: set[frozenset[str]] = set()
@@ -474,7 +477,7 @@ class Cluster:
         state, rules = node.state, self.rules
         is_vacant = state.leader is None or state.leader.key == node.dead or (
             state.epoch_leader == node.name and state.leader.lease != node.lease
-        )  # fmt: skip
+        ) or (self.is_hasty and self.chance.random() < HASTE)  # fmt: skip
         if not is_vacant or (rules.whole_only and not node.is_whole):
             return
         if self.store.now > node.deadline - 1:

@@ -21,7 +21,7 @@ MOST = 400
 def test_nothing_that_was_acknowledged_is_ever_lost(n: int, least: int) -> None:
     n_confirmed = n_elections = n_joins = 0
     for seed in range(FIRST, FIRST + SIMULATIONS // 5):
-        cluster = Cluster(seed, n, least=least, is_slow=seed % 4 == 3)
+        cluster = Cluster(seed, n, least=least, is_slow=seed % 4 == 3, is_hasty=seed % 3 == 2)
         try:
             cluster.run(STEPS)
         except ViolationError as error:
