@@ -21,6 +21,7 @@ SIMULATIONS ?= 100000
 FIRST_SEED ?= 0
 CHAOS_STEPS ?= 200
 CHAOS_SEED ?= 1
+CHAOS_TLS ?= 0
 RELEASE ?=
 PROFILE ?=
 NEXT_KEY ?=
@@ -221,8 +222,9 @@ nightly: test-needs  ## the tests that a change cannot wait for; .ci/run has the
 simulate: build $(DEVELOPED)  ## histories of a simulated cluster: SIMULATIONS=100000, FIRST_SEED=0
 	LAVINMQ_SIMULATIONS=$(SIMULATIONS) LAVINMQ_FIRST_SEED=$(FIRST_SEED) $(IN_VENV) -m pytest tests/simulation -n $(JOBS) $(ARGS)
 
-chaos: build $(DEVELOPED)  ## nodes of a cluster fail at random, by a seed: CHAOS_STEPS=200, CHAOS_SEED=1; and the long form of its tests
+chaos: build $(DEVELOPED)  ## nodes of a cluster fail at random, by a seed: CHAOS_STEPS=200, CHAOS_SEED=1, CHAOS_TLS=1; and the long form of its tests
 	CLUSTER_TESTS_LONG=1 LAVINMQ_CHAOS_STEPS=$(CHAOS_STEPS) LAVINMQ_CHAOS_SEED=$(CHAOS_SEED) \
+		LAVINMQ_CHAOS_TLS=$(CHAOS_TLS) \
 		$(IN_VENV) -m pytest tests/integration/cluster tests/crash/test_cluster_power_loss.py $(ARGS)
 
 dev:  ## build the compiled modules with assertions and bounds checks, without optimisation

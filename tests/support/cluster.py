@@ -15,7 +15,6 @@ import signal
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Any, NamedTuple, Self
 from pamqp import commands
 
 from tests.support.broker import is_answering
+from tests.support.certificates import Authority, Identity
 from tests.support.etcd import EtcdCluster
 from tests.support.links import Link, owner_of
 from tests.support.nursery import Process, begin, broker_command
@@ -133,6 +133,8 @@ class ClusterNode:
         """Its flags."""
         cluster = self.cluster
         etcd = [f"{HOST}:{self.etcd_link.port}"] if self.etcd_link else cluster.etcd.endpoints
+        if cluster.etcd.tls is not None:
+            etcd = [f"https://{each}" for each in etcd]
         options = {
             "-D": f"{self.data_dir}/", "-b": self.host, "-p": self.port,
             "--http-port": self.http_port,
@@ -404,11 +406,8 @@ class Cluster:
             "key": _coded(f"{PREFIX}/{key}"), "start_revision": "1",
         }}  # fmt: skip
         last = int(found["kvs"][0]["mod_revision"]) if found.get("kvs") else revision
-        request = urllib.request.Request(
-            f"http://{self.etcd.members[0].endpoint}/v3/watch", json.dumps(watched).encode()
-        )
         events: list[tuple[int, str | None]] = []
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with self.etcd.members[0].open("watch", watched, 10) as answer:
             while not events or events[-1][0] < last:
                 for event in json.loads(answer.readline())["result"].get("events", []):
                     kv = event["kv"]
@@ -445,6 +444,15 @@ class Cluster:
         with suppress(OSError, ValueError, AssertionError):
             parts.append(f"---- etcd: {self.keys()}")
         return "\n".join(parts)
+
+
+def tls_options(authority: Authority, identity: Identity, what: str = "tls") -> list[str]:
+    """Those of a node with this certificate. Args: what: "tls": between nodes; "etcd"."""
+    return [
+        f"--clustering-{what}-cert", str(identity.cert),
+        f"--clustering-{what}-key", str(identity.key),
+        f"--clustering-{what}-ca-cert", str(authority.path),
+    ]  # fmt: skip
 
 
 def program(module: str) -> list[str]:

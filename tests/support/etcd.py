@@ -5,6 +5,7 @@ Elections are quick and nothing is synced to disk. `/usr/bin/etcd` comes with `e
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
@@ -14,8 +15,9 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
+from tests.support.certificates import Authority, Identity
 from tests.support.patience import PATIENCE
 from tests.support.ports import HOST, free_port
 from tests.support.waiting import wait_for
@@ -30,11 +32,20 @@ REFUSED = 599
 """The status of no answer."""
 
 
+class Tls(NamedTuple):
+    """What members and their clients show, and whom they trust."""
+
+    authority: Authority
+    identity: Identity
+
+
 class Member:
     """One process. It may be started again after `stop` and `kill`."""
 
-    def __init__(self, directory: Path, name: str) -> None:
+    def __init__(self, directory: Path, name: str, tls: Tls | None = None) -> None:
         self.name = name
+        self._tls = tls
+        self._context = tls and tls.authority.client_context(tls.identity)
         self.host = HOST
         self.within: list[str] = []
         """What stands in front of its command."""
@@ -46,6 +57,10 @@ class Member:
     def endpoint(self) -> str:
         """Where clients find it."""
         return f"{self.host}:{self.client_port}"
+
+    def url(self, path: str = "") -> str:
+        """Of its API for clients."""
+        return f"{'http' if self._tls is None else 'https'}://{self.endpoint}{path}"
 
     @property
     def peer_url(self) -> str:
@@ -59,7 +74,7 @@ class Member:
 
     def start(self, members: list[Member]) -> None:
         """Start it as one of these."""
-        client_url = f"http://{self.endpoint}"
+        client_url = self.url()
         flags = {
             "name": self.name,
             "data-dir": str(self._directory / self.name),
@@ -75,6 +90,11 @@ class Member:
             "logger": "zap",
             "log-level": "warn",
         }
+        if self._tls is not None:
+            flags |= {
+                "cert-file": str(self._tls.identity.cert), "key-file": str(self._tls.identity.key),
+                "trusted-ca-file": str(self._tls.authority.path), "client-cert-auth": "true",
+            }  # fmt: skip
         # The settings of an etcd of this machine are not those of the test.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("ETCD_")}
         with self.log.open("ab") as log:
@@ -98,17 +118,27 @@ class Member:
     def ask(self, path: str, fields: dict[str, Any], token: str = "") -> tuple[int, dict[str, Any]]:
         """Status and content of an answer, by another client than ours."""
         headers = {"Authorization": token} if token else {}
-        request = urllib.request.Request(
-            f"http://{self.endpoint}/v3/{path}", json.dumps(fields).encode(), headers
-        )
         try:
-            with urllib.request.urlopen(request, timeout=2) as answer:
+            with self.open(path, fields, 2, headers) as answer:
                 return answer.status, json.loads(answer.read())
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, json.loads(error.read() or b"{}")
         except OSError as error:
             return REFUSED, {"error": str(error)}
+
+    def open(
+        self, path: str, fields: dict[str, Any], timeout_s: float,
+        headers: dict[str, str] | None = None,
+    ) -> http.client.HTTPResponse:  # fmt: skip
+        """An answer, to be read. Raises: OSError."""
+        request = urllib.request.Request(
+            self.url(f"/v3/{path}"), json.dumps(fields).encode(), headers or {}
+        )
+        found: http.client.HTTPResponse = urllib.request.urlopen(
+            request, timeout=timeout_s, context=self._context
+        )
+        return found
 
     def is_ready(self) -> bool:
         """Whether it answers, and knows a leader."""
@@ -117,11 +147,15 @@ class Member:
 
 
 class EtcdCluster:
-    """Members that know each other. Use it as a context manager."""
+    """Members that know each other. Use it as a context manager.
 
-    def __init__(self, directory: Path, n_members: int = 1) -> None:
+    Args: tls: clients need a certificate of this authority; members show this one.
+    """
+
+    def __init__(self, directory: Path, n_members: int = 1, tls: Tls | None = None) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self.members = [Member(directory, f"m{number}") for number in range(n_members)]
+        self.tls = tls
+        self.members = [Member(directory, f"m{number}", tls) for number in range(n_members)]
 
     @property
     def endpoints(self) -> list[str]:

@@ -2,7 +2,8 @@
 that was acknowledged is lost, in any order of kills, stops, pauses and partitions.
 
 `make test` tries a few steps; with `LAVINMQ_CHAOS_STEPS=200` and `LAVINMQ_CHAOS_SEED=1` there are
-more. A failure prints its seed and its steps.
+more. A failure prints its seed and its steps. With `LAVINMQ_CHAOS_TLS=1` nodes speak TLS with each
+other and with etcd, and show certificates.
 At most one node is out at a time, as is promised; in between all are made whole.
 """
 
@@ -14,20 +15,31 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from tests.support.book import Book
+from tests.support.certificates import Authority
 from tests.support.clock import Clock, compile_clock
-from tests.support.cluster import DISK_FAILED, NO_ETCD, WAIT_S, Cluster, ClusterNode
+from tests.support.cluster import (
+    DISK_FAILED,
+    NO_ETCD,
+    WAIT_S,
+    Cluster,
+    ClusterNode,
+    tls_options,
+)
 from tests.support.disk import Action, Call, compile_shim
 from tests.support.disks import Disks
-from tests.support.etcd import WHY_NOT
+from tests.support.etcd import WHY_NOT, EtcdCluster, Tls
 from tests.support.links import DOWN, UP, Link
+from tests.support.ports import HOST
 
 STEPS = int(os.environ.get("LAVINMQ_CHAOS_STEPS", "5"))
 SEED = int(os.environ.get("LAVINMQ_CHAOS_SEED", "1"))
+HAS_TLS = os.environ.get("LAVINMQ_CHAOS_TLS", "0") not in ("", "0")
 DEADLINE_S = WAIT_S * (2 + STEPS)
 HARMS = (
     "kill", "stop", "pause", "kill all", "from etcd", "from nodes", "from one", "cut", "one way",
@@ -50,6 +62,17 @@ class Nodes(NamedTuple):
         self.cluster.heal()
 
 
+def made(directory: Path) -> Cluster:
+    """A cluster that is not started."""
+    if not HAS_TLS:
+        return Cluster(directory / "cluster", is_linked=True)
+    authority = Authority(directory / "authority")
+    identity = authority.issue("node", (HOST,))
+    etcd = EtcdCluster(directory / "etcd", tls=Tls(authority, identity))
+    args = tls_options(authority, identity) + tls_options(authority, identity, "etcd")
+    return Cluster(directory / "cluster", is_linked=True, scheme="tls", etcd=etcd, args=args)
+
+
 @pytest.fixture
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     """In sync."""
@@ -57,7 +80,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
         pytest.skip(WHY_NOT)
     directory = tmp_path_factory.mktemp("chaos")
     with ExitStack() as stack:
-        cluster = stack.enter_context(Cluster(directory / "cluster", is_linked=True))
+        cluster = stack.enter_context(made(directory))
         disks = Disks(cluster, compile_shim(directory), stack)
         shim, clocks = compile_clock(directory), {}
         for each in cluster.nodes:

@@ -20,7 +20,7 @@ import pytest
 
 from tests.support.book import Book
 from tests.support.certificates import Authority, Identity
-from tests.support.cluster import WAIT_S, Cluster, ClusterNode
+from tests.support.cluster import WAIT_S, Cluster, ClusterNode, tls_options
 from tests.support.etcd import WHY_NOT
 from tests.support.links import DOWN
 from tests.support.nursery import broker_command
@@ -48,14 +48,6 @@ def good(authority: Authority) -> Identity:
     return authority.issue("good", (HOST,))
 
 
-def options(authority: Authority, identity: Identity) -> list[str]:
-    """Those of a node with this certificate."""
-    return [
-        "--clustering-tls-cert", str(identity.cert), "--clustering-tls-key", str(identity.key),
-        "--clustering-tls-ca-cert", str(authority.path),
-    ]  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def shared_cluster(
     tmp_path_factory: pytest.TempPathFactory, authority: Authority, good: Identity
@@ -63,7 +55,7 @@ def shared_cluster(
     if WHY_NOT:
         pytest.skip(WHY_NOT)
     directory = tmp_path_factory.mktemp("tls")
-    args = options(authority, good)
+    args = tls_options(authority, good)
     with Cluster(directory, is_linked=True, args=args, scheme="tls") as cluster:
         yield cluster
 
@@ -134,11 +126,11 @@ def test_nodes_with_other_certificates_do_not_follow(
     other = Authority(tmp_path / "other", "another authority")
     wrong = {
         "plain": ([], "a follower has to speak TLS here", "refused: a follower has to speak TLS"),
-        "other": (options(authority, other.issue("other", (HOST,))),
+        "other": (tls_options(authority, other.issue("other", (HOST,))),
                   "TLS: its certificate is not accepted: ", "TLS: it says: unknown ca"),
-        "expired": (options(authority, authority.issue("old", (HOST,), expires=-timedelta(1))),
+        "expired": (tls_options(authority, authority.issue("old", (HOST,), expires=-timedelta(1))),
                     "not accepted: certificate has expired", "TLS: it says: certificate expired"),
-        "wary": (options(other, other.issue("other", (HOST,))), "TLS: it says: unknown ca",
+        "wary": (tls_options(other, other.issue("other", (HOST,))), "TLS: it says: unknown ca",
                  "TLS: its certificate is not accepted: "),
     }  # fmt: skip
     args = follower.args
@@ -174,8 +166,8 @@ def test_certificate_of_another_host_is_not_followed_and_one_that_is_new_is(
     put(authority.issue("elsewhere", ("elsewhere.example.com",)))
     cluster = cluster_factory(2, least=1)
     first, second = cluster.nodes
-    first.args = options(authority, Identity(cert, key, 0))
-    second.args = options(authority, good)
+    first.args = tls_options(authority, Identity(cert, key, 0))
+    second.args = tls_options(authority, good)
     first.start()
     cluster.leader()
     second.start()
@@ -191,7 +183,7 @@ def test_node_with_tls_does_not_follow_one_without(
 ) -> None:
     cluster = cluster_factory(2, least=1)
     first, second = cluster.nodes
-    second.args = options(authority, good)
+    second.args = tls_options(authority, good)
     first.start()
     cluster.leader()
     second.start()
@@ -214,7 +206,7 @@ def test_nodes_with_and_without_tls_follow_each_other_while_it_is_optional(
     """And all of them say so."""
     cluster = cluster_factory(2, least=1)
     first, second = cluster.nodes
-    second.args = [*options(authority, good), "--clustering-tls-optional"]
+    second.args = [*tls_options(authority, good), "--clustering-tls-optional"]
     first.start()
     cluster.leader()
     second.start()
@@ -238,7 +230,8 @@ def test_tls_is_introduced_node_by_node(
     """Publishers go on meanwhile; in the end nobody gets in without."""
     cluster = cluster_factory(3)
     cluster.start()
-    steps = [[*options(authority, good), "--clustering-tls-optional"], options(authority, good)]
+    good_args = tls_options(authority, good)
+    steps = [[*good_args, "--clustering-tls-optional"], good_args]
     with Book(cluster, name="introduced", seed=4) as book:
         book.progress()
         for args in steps:
@@ -286,7 +279,7 @@ def test_key_that_does_not_fit_is_refused(
 ) -> None:
     """Before etcd is asked for anything."""
     another = authority.issue("another", (HOST,))
-    args = options(authority, Identity(good.cert, another.key, 0))
+    args = tls_options(authority, Identity(good.cert, another.key, 0))
     command = [*broker_command(), "--clustering", "-D", str(tmp_path / "data"), *args]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
 
