@@ -316,8 +316,8 @@ def _is_in(directory: str, change: _NameChange) -> bool:
 
 
 def _move(tree: dict[str, _File | None], path: str, target: str) -> None:
-    if path not in tree:
-        return
+    if path not in tree or _parent(target) not in tree:
+        return  # what it would be in is not there: all or nothing
     for name in [path, *_below(tree, path)]:
         tree[target + name[len(path) :]] = tree.pop(name)
 
