@@ -220,7 +220,7 @@ nightly: test-needs  ## the tests that a change cannot wait for; .ci/run has the
 	NIGHTLY_TESTS=1 $(IN_VENV) -m pytest -n $(WORKERS) -m nightly $(ARGS)
 
 simulate: build $(DEVELOPED)  ## histories of a simulated cluster: SIMULATIONS=100000, FIRST_SEED=0
-	LAVINMQ_SIMULATIONS=$(SIMULATIONS) LAVINMQ_FIRST_SEED=$(FIRST_SEED) $(IN_VENV) -m pytest tests/simulation -n $(JOBS) $(ARGS)
+	LAVINMQ_SIMULATIONS=$(SIMULATIONS) LAVINMQ_FIRST_SEED=$(FIRST_SEED) $(IN_VENV) -m pytest tests/simulation -n $(JOBS) --timeout 0 $(ARGS)
 
 chaos: build $(DEVELOPED)  ## nodes of a cluster fail at random, by a seed: CHAOS_STEPS=200, CHAOS_SEED=1, CHAOS_TLS=1; and the long form of its tests
 	CLUSTER_TESTS_LONG=1 LAVINMQ_CHAOS_STEPS=$(CHAOS_STEPS) LAVINMQ_CHAOS_SEED=$(CHAOS_SEED) \

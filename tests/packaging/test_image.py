@@ -15,7 +15,7 @@ import sys
 import tarfile
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -382,12 +382,16 @@ class Podman:
             [*self.base, *arguments], capture_output=True, text=True, timeout=300, check=False
         )
 
-    def start(self, name: str, *options: str) -> None:
-        """Start a container with a read-only root and no network."""
+    def start(
+        self, name: str, *options: str, network: str = "none", command: Sequence[str] = ()
+    ) -> None:
+        """Start a container with a read-only root and no network. Args: network: another one, empty
+        where `options` have it; command: what it is told in place of the image's."""
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         limits = (f"--ulimit=nofile={hard}:{hard}", "--ulimit=nproc=1000:1000")
-        done = self.call("run", "--detach", "--name", name, "--network=none", "--read-only",
-                         *limits, *options, self.image)  # fmt: skip
+        networks = [f"--network={network}"] if network else []
+        done = self.call("run", "--detach", "--name", name, *networks, "--read-only",
+                         *limits, *options, self.image, *command)  # fmt: skip
         assert not done.returncode, done.stderr
 
     def logs(self, name: str) -> str:

@@ -12,14 +12,17 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.support.book import Book
 from tests.support.cluster import WAIT_S, Cluster, ClusterNode
+from tests.support.links import DOWN, UP
 
+TRIES = 12
+"""One of two nodes leads next, by chance."""
 BUILD_S = 1800.0
 DEADLINE_S = BUILD_S + 4 * WAIT_S
 ROOT = Path(__file__).parents[3]
@@ -90,5 +93,42 @@ def test_nodes_are_updated_one_by_one_and_back(
                 cluster.whole()
                 book.progress()
             leader = cluster.leader()
+        book.check()
+    cluster.check_epochs()
+
+
+def led_by(cluster: Cluster, nodes: Sequence[ClusterNode]) -> ClusterNode:
+    """Have one of these nodes lead."""
+    for _ in range(TRIES):
+        leader = cluster.whole()
+        if leader in nodes:
+            return leader
+        leader.stop()
+        cluster.leader(other_than=leader)
+        leader.start()
+    pytest.fail(f"none of {nodes} leads")
+
+
+def test_releases_beside_each_other_know_who_is_cut_off(
+    cluster_factory: ClusterFactory, older: Path
+) -> None:
+    """A follower says that it is there only to a leader that wants to hear so: neither takes the
+    other for gone, and each makes way when it is cut off from the others."""
+    cluster = cluster_factory(3, is_linked=True)
+    one, two, three = cluster.nodes
+    for each in cluster.nodes:
+        become(each, None if each is two else older)
+    with Book(cluster, name="cut-off", seed=12) as book:
+        for nodes in ([one, three], [two]):
+            leader = led_by(cluster, nodes)
+            epoch = cluster.picture().epoch
+            book.progress(30)
+            assert cluster.picture().epoch == epoch, "a follower was taken for gone"
+            for each in cluster.nodes:
+                if each is not leader:
+                    cluster.cut_nodes(leader, each, UP, DOWN)
+            cluster.leader(other_than=leader)
+            book.progress()
+            cluster.heal()
         book.check()
     cluster.check_epochs()
