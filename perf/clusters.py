@@ -54,6 +54,8 @@ JOINS: Final = ("join", "rejoin")
 SINGLE: Final = 1
 QUEUE: Final = "q"
 PATIENCE_S: Final = 60.0
+SLOW_MB_S: Final = 10
+"""So fast at least a node joins."""
 
 
 class Load(NamedTuple):
@@ -324,7 +326,7 @@ def joins(name: str, megabytes: int, away_s: float) -> None:
             time.sleep(away_s)
         began = time.monotonic()
         follower.start()
-        cluster.wait_in_sync(cluster.nodes)
+        cluster.wait_in_sync(cluster.nodes, PATIENCE_S + megabytes / SLOW_MB_S)
         over = time.monotonic()
         time.sleep(1)
         stream.end()

@@ -37,7 +37,7 @@ ON_ONE_WORKER = (
 """One Spark session, a broker that nobody has used before for what a browser lists, and one
 RabbitMQ: a worker runs the whole directory, in order. The two files that go to every page take as
 long as all others, and are for workers of their own."""
-ON_ANY_WORKER = ("tests/spark/apart/", "tests/crash/")
+ON_ANY_WORKER = ("tests/spark/apart/", "tests/crash/", "tests/simulation/")
 """Tests that share nothing with others of their file; elsewhere a worker runs a whole file."""
 
 

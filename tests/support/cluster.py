@@ -374,10 +374,10 @@ class Cluster:
         leader = self.leader()
         return [each for each in self.nodes if each is not leader]
 
-    def wait_in_sync(self, nodes: Iterable[ClusterNode]) -> None:
+    def wait_in_sync(self, nodes: Iterable[ClusterNode], wait_s: float = WAIT_S) -> None:
         """Wait until just these are in sync, as etcd says, and one of them serves clients."""
         wanted = list(nodes)
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + wait_s
         while True:
             picture = self.picture()
             if picture.in_sync == {each.id for each in wanted} and self.leading() is not None:

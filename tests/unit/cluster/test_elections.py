@@ -10,7 +10,15 @@ from typing import Any, cast
 import pytest
 
 from lavinmq.cluster.coordinator import Coordinator
-from lavinmq.cluster.elections import MOST, MOST_CHARACTERS, Election, began, of_json, to_json
+from lavinmq.cluster.elections import (
+    GONE,
+    MOST,
+    MOST_CHARACTERS,
+    Election,
+    began,
+    of_json,
+    to_json,
+)
 from lavinmq.cluster.etcd import Etcd, Put, Unreachable
 from tests.simulation.etcd import Client, Store
 
@@ -89,6 +97,17 @@ def test_a_leader_that_is_dead_is_said_to_have_refused_connections(world: World)
     node, _ = world.lead("b")
 
     assert shown(node)[0] == (1, "a", "its address refused connections")
+
+
+def test_a_leader_whose_time_is_over_before_etcd_says_so_is_said_to_have_ended_so(
+    world: World,
+) -> None:
+    world.lead("a")
+    node, lease = world.node("b")
+
+    assert now(node.take_over(node.state, lease, "tcp://b", GONE))
+
+    assert shown(node) == [(1, "a", "its lease ended"), (2, "b", "")]
 
 
 def test_a_leader_that_has_been_started_anew_is_said_to_be(world: World) -> None:

@@ -43,7 +43,7 @@ def pauses_after(tmp_path: Path, error: Exception) -> list[float]:
 
     made: Any = Following(
         "tcp://127.0.0.1:1", "me", b"", Ring(1 << 22), str(tmp_path), Standing(str(tmp_path)),
-        History(), certificates=None, call=print, on_dead=bool, on_disk=print,
+        History(), certificates=None, call=print, key=str, on_dead=bool, on_disk=print,
     )  # fmt: skip
     made._is_over, made._once = Pauses(), fails
     made._run()
@@ -70,6 +70,26 @@ def test_a_node_without_room_to_join_tries_less_and_less_often_and_says_it_once(
 
 def test_a_leader_that_does_not_answer_is_tried_often(tmp_path: Path) -> None:
     assert max(pauses_after(tmp_path, TimeoutError("timed out"))) == AGAIN_S
+
+
+def test_who_leads_since_a_connection_was_refused_is_not_taken_for_dead(tmp_path: Path) -> None:
+    """A leader that was started anew is there by another key, at the same address."""
+    keys, dead = ["leader/1", "leader/2"], []
+
+    def refused() -> None:
+        keys.pop(0)  # meanwhile it leads again
+        made._is_over.seen += [0.0] * (N - 1)
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+
+    made: Any = Following(
+        "tcp://127.0.0.1:1", "me", b"", Ring(1 << 22), str(tmp_path), Standing(str(tmp_path)),
+        History(), certificates=None, call=lambda call, *args: call(*args), key=lambda: keys[0],
+        on_dead=dead.append, on_disk=print,
+    )  # fmt: skip
+    made._is_over, made._once = Pauses(), refused
+    made._run()
+
+    assert dead == ["leader/1"]
 
 
 def test_a_machine_that_takes_what_is_sent_is_heard() -> None:
