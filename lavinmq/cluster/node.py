@@ -53,7 +53,8 @@ RING_BYTES: Final = 64 << 20
 CHECK_S: Final = 0.1
 BEAT_S: Final = 0.5
 SILENT_S: Final = 1.5
-"""After which etcd is asked whether a leader, which says something each second, renews its lease."""
+"""After which etcd is asked whether a leader, which says something each second, renews its
+lease."""
 AGAIN_S: Final = 0.5
 ANSWER_S: Final = 0.1
 RANK_S: Final = 0.03
@@ -623,9 +624,7 @@ class Node:
         is_leader = False
         try:
             if self._may_lead():
-                is_leader = await self._coordinator.take_over(
-                    state, self._lease, self._uri, why
-                )
+                is_leader = await self._coordinator.take_over(state, self._lease, self._uri, why)
         finally:
             if not is_leader:
                 sock.close()

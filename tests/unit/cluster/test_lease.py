@@ -51,9 +51,7 @@ def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Wo
 
 @pytest.mark.parametrize("world", [[0.0], [0.0, 0.7], [0.0, 1.33, 2.9]], indirect=True)
 @pytest.mark.parametrize("step_s", [0.03, FOLLOWERS_STEP_S, 0.4, 2.0])
-def test_it_is_over_when_the_leader_has_ended_by_its_own_clock(
-    world: World, step_s: float
-) -> None:
+def test_it_is_over_when_the_leader_has_ended_by_its_own_clock(world: World, step_s: float) -> None:
     last = world._renewals[-1]
     found = over_at(world, step_s)
 
