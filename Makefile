@@ -204,7 +204,7 @@ test-packages: build $(DEVELOPED) $(EXECUTABLE)  ## install the packages into fr
 	.ci/setup-debian.sh packages
 	@# In a worker: a test that hangs ends its process, and this one still tells of all the others.
 	PACKAGE_TESTS=1 $(IN_VENV) -m pytest -n 1 --timeout 1800 tests/packaging/test_deb.py tests/packaging/test_systems.py tests/packaging/test_rpm.py \
-		tests/packaging/test_image.py tests/packaging/test_wheel.py tests/packaging/test_migration.py \
+		tests/packaging/test_image.py tests/packaging/test_compose.py tests/packaging/test_wheel.py tests/packaging/test_migration.py \
 		tests/packaging/test_source.py tests/packaging/test_keyring.py tests/packaging/test_newcomer.py $(ARGS)
 
 interpreter:  ## build one to try the client with, below build/interpreters: INTERPRETER=3.14t, SANITIZER=tsan

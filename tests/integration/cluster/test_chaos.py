@@ -47,6 +47,7 @@ HARMS = (
     "disk stands still",
 )  # fmt: skip
 HOURS_S = 10 * 3600
+pytestmark = pytest.mark.timeout(DEADLINE_S + WAIT_S)
 
 
 class Nodes(NamedTuple):
