@@ -59,6 +59,7 @@ def try_out(broker: str, sanitizer: str, arguments: list[str]) -> int:
     shutil.rmtree(findings, ignore_errors=True)
     if sanitizer:
         environment["TSAN_OPTIONS"] = options_of_tsan(findings)
+        arguments = ["-p", "tests.support.findings", *arguments]
     command = [str(python), "-m", "pytest", "-p", "no:cacheprovider", *arguments]
     done = subprocess.run(command, cwd=place / "tests-alone", env=environment, check=False)
     return told(findings) or done.returncode

@@ -39,6 +39,8 @@ def encode_properties(dict properties):
 
 cdef int put_property(buf_t* b, int which, object value) except -1:
     if which == 2:
+        if not hasattr(value, "items"):
+            raise ValueNotEncodable(f"headers are {type(value).__name__}, a table is wanted")
         return put_table(b, value, 1)
     if which == 3 or which == 4:
         if not isinstance(value, int) or not 0 <= value <= 255:

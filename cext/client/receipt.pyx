@@ -195,11 +195,15 @@ cdef class Receipt:
                 return
         callback(self)
 
-    def run_callbacks(self):
-        """Call who waits; the ring's owner does that."""
+    def run_callbacks(self, failed):
+        """Call who waits; the ring's owner does that. What one raises goes to `failed`: the others,
+        and those of other receipts, hear all the same."""
         callbacks, self.callbacks = self.callbacks, None
         for callback in callbacks or ():
-            callback(self)
+            try:
+                callback(self)
+            except BaseException as error:
+                failed(error)
 
     def __await__(self):
         cdef Ring ring = self.owner()

@@ -205,12 +205,18 @@ cdef int put_decimal(buf_t* b, object value) except -1:
 
 
 cdef u64 seconds_of(object value) except? 0xFFFFFFFFFFFFFFFF:
-    """Seconds since 1970 of a datetime or of a number."""
+    """Seconds since 1970 of a datetime or of a number. Raises: ValueNotEncodable."""
     if isinstance(value, datetime):
         value = value.timestamp()
-    if value < 0:
+    try:
+        is_early, seconds = value < 0, int(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueNotEncodable(f"{value!r} is no time") from None
+    if is_early:
         raise ValueNotEncodable("a time before 1970")
-    return int(value)
+    if seconds > 0xFFFFFFFFFFFFFFFF:
+        raise ValueNotEncodable("a time that is too late for 64 bits")
+    return seconds
 
 
 cdef int put_value(buf_t* b, object value, int depth) except -1:

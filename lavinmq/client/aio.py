@@ -16,7 +16,7 @@ from lavinmq.client._engine import Batch, Message, Receipt
 from lavinmq.client.awaiting import Opening
 from lavinmq.client.channel import AsyncChannel
 from lavinmq.client.config import Config
-from lavinmq.client.consuming import BaseConsumer
+from lavinmq.client.consuming import BaseConsumer, check_workers
 from lavinmq.client.declaring import Declaring
 from lavinmq.client.errors import BufferFullError, ClosedError, ConfirmTimeout
 from lavinmq.client.face import (
@@ -278,17 +278,25 @@ class AsyncConsumer(BaseConsumer):
         """
         if self.tracing is not None:
             handler = self.tracing.handling_async(handler, self.queue)
+        check_workers(workers)
         if partition_by is None:
             inboxes: list[asyncio.Queue[Message] | None] = [None] * workers
         else:
             inboxes = [asyncio.Queue() for _ in range(workers)]
-            self._workers.append(self.core.spawn(self._spread(inboxes, partition_by)))
+            self._workers.append(self.core.spawn(self._spread(inboxes, partition_by, requeue)))
         for inbox in inboxes:
             self._workers.append(self.core.spawn(self._work(handler, inbox, requeue, auto_ack)))
 
-    async def _spread(self, inboxes: list[Any], partition_by: Callable[[Message], object]) -> None:
+    async def _spread(
+        self, inboxes: list[Any], partition_by: Callable[[Message], object], requeue: bool
+    ) -> None:
         async for message in self._messages():
-            inboxes[hash(partition_by(message)) % len(inboxes)].put_nowait(message)
+            try:
+                which = hash(partition_by(message)) % len(inboxes)
+            except Exception as error:  # noqa: BLE001 - as in a handler
+                self.handler_failed(message, error, requeue)
+            else:
+                inboxes[which].put_nowait(message)
 
     async def _work(
         self, handler: Handler, inbox: asyncio.Queue[Message] | None, requeue: bool, auto_ack: bool
@@ -303,11 +311,11 @@ class AsyncConsumer(BaseConsumer):
                 result = handler(message)
                 if hasattr(result, "__await__"):
                     await result
-            except Exception as error:  # noqa: BLE001 - it is the program's code
-                self.handler_errors += 1
-                message.nack(requeue)
-                self._tell("error", error)
-                self.core.tell("error", error)
+            except (Exception, asyncio.CancelledError) as error:
+                task = asyncio.current_task()
+                if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
+                    raise  # it is this one that ends, and not what the handler waited for
+                self.handler_failed(message, error, requeue)
             else:
                 if auto_ack:
                     message.ack()
@@ -443,6 +451,7 @@ class AsyncClient(Face, Declaring):
         self, queue: str, handler: Callable[[Message], Any], *, workers: int = 1, prefetch: int = 10
     ) -> AsyncConsumer:
         """Answer questions: what `handler` returns is the answer's body. Close what it returns."""
+        check_workers(workers)
         producer = await self.producer(exchange="", routing_key="", mode="fire_and_forget")
         consumer = await self.consumer(queue, prefetch)
 

@@ -6,6 +6,7 @@ It is not restored: when its connection is lost it is closed, and its deliveries
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -53,6 +54,7 @@ class AsyncChannel:
         self._tracker = _engine.Tracker(0)
         self._chan: Chan | None = None
         self._callbacks: dict[str, Callable[[Message], Any]] = {}
+        self._tags = itertools.count()
         self._ring.want("nacked")
         self.returned: list[Message] = []
 
@@ -94,7 +96,7 @@ class AsyncChannel:
     def progressed(self) -> None:
         """Something came."""
         for receipt in self._ring.take_ended():
-            receipt.run_callbacks()
+            receipt.run_callbacks(self._core.caught)
         if self._chan is None:
             return
         for message in self._chan.port.take():
@@ -219,7 +221,7 @@ class AsyncChannel:
         arguments: Table = None,
     ) -> str:
         """Have `callback` called with each message; return the consumer's tag."""
-        tag = consumer_tag or f"ctag-{id(self):x}-{len(self._callbacks)}"
+        tag = consumer_tag or f"ctag-{id(self):x}-{next(self._tags)}"
         self._callbacks[tag] = callback
         if no_ack:
             self.chan.port.no_ack_tags.add(tag)

@@ -229,11 +229,16 @@ def _wanted(kind: type) -> str:
     return kind.__name__
 
 
+def _is_count(text: str, most: int) -> bool:
+    """Whether a text is a number of seconds, or of probes, that the kernel takes."""
+    return text.isascii() and text.isdigit() and 0 < int(text[:6]) <= most
+
+
 def keepalive(text: str) -> tuple[int, int, int] | None:
     """Seconds idle, between probes, and how many; None = off. Raises: ConfigError."""
     if text in ("off", "0", ""):
         return None
     parts = text.split(":")
-    if len(parts) != 3 or not all(part.isdigit() and int(part) > 0 for part in parts):
+    if len(parts) != 3 or not all(map(_is_count, parts, (32_767, 32_767, 127))):
         raise ConfigError(f"option tcp_keepalive is {text!r}, as 60:10:3 is wanted, or off")
     return int(parts[0]), int(parts[1]), int(parts[2])

@@ -16,16 +16,30 @@ from typing import Any, Final
 from lavinmq.client import _engine
 from lavinmq.client._engine import Message
 from lavinmq.client.config import Config
-from lavinmq.client.core import Core, Member
-from lavinmq.client.errors import AccessRefused, ClosedError, ConsumerCancelled, Error
+from lavinmq.client.core import Core, Member, told_as
+from lavinmq.client.errors import (
+    AccessRefused,
+    ClosedError,
+    ConfigError,
+    ConsumerCancelled,
+    Error,
+)
 from lavinmq.client.link import Chan, Link
 
 BACKLOG_MESSAGES: Final = 20_000
 BACKLOG_BYTES: Final = 64 << 20
 OFFSET: Final = "x-stream-offset"
+MOST_WORKERS: Final = 10_000
 _numbers = itertools.count(1)
 
 Hook = Callable[..., Any]
+
+
+def check_workers(workers: int) -> None:
+    """Refuse a number of workers that is none. Raises: ConfigError."""
+    # A bool is an int, and nobody means it.
+    if type(workers) is not int or not 1 <= workers <= MOST_WORKERS:
+        raise ConfigError(f"option workers is {workers!r}, allowed are 1 to {MOST_WORKERS}")
 
 
 class BaseConsumer(Member):
@@ -149,6 +163,14 @@ class BaseConsumer(Member):
     def _tell(self, name: str, *values: Any) -> None:
         for callback in self._hooks.get(name, ()):
             self.core.dispatch(self.core.guarded, callback, values)
+
+    def handler_failed(self, message: Message, error: BaseException, requeue: bool) -> None:
+        """The program's code raised: refuse the message, and tell."""
+        self.handler_errors += 1
+        message.nack(requeue)
+        told = told_as(error)
+        self._tell("error", told)
+        self.core.tell("error", told)
 
     # ---- what a front provides
 

@@ -19,6 +19,7 @@ import logging
 import random
 import select
 import ssl
+import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
@@ -343,15 +344,42 @@ class Core:
         """Call what the program gave; what it raises goes to `on_error`."""
         try:
             result = callback(*values)
-            if asyncio.iscoroutine(result):
-                self.loop.call_soon_threadsafe(self.spawn, result)
-            return result
-        except Exception as error:
-            if callback in self.callbacks.get("error", ()):
-                LOG.exception("an on_error callback failed")
-            else:
-                self.tell("error", error)
+        except BaseException as error:  # noqa: BLE001 - an exit, too, would end our thread
+            self._failed(callback, error)
             return None
+        if asyncio.iscoroutine(result):
+            try:
+                self.loop.call_soon_threadsafe(self._go_on, callback, result)
+            except RuntimeError:  # the loop has ended
+                result.close()
+        return result
+
+    def _go_on(self, callback: Callable[..., Any], result: Coroutine[Any, Any, Any]) -> None:
+        self.spawn(self._awaited(callback, result))
+
+    async def _awaited(
+        self, callback: Callable[..., Any], result: Coroutine[Any, Any, Any]
+    ) -> None:
+        try:
+            await result
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - as above
+            self._failed(callback, error)
+
+    def _failed(self, callback: Callable[..., Any], error: BaseException) -> None:
+        if callback not in self.callbacks.get("error", ()):
+            self.caught(error)
+        elif is_exit(error):
+            raise error
+        else:
+            LOG.error("an on_error callback failed", exc_info=error)
+
+    def caught(self, error: BaseException) -> None:
+        """Tell of what a function of the program raised, unless that is to end the program."""
+        if is_exit(error):
+            raise error
+        self.tell("error", told_as(error))
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run something beside; it ends with the client."""
@@ -682,6 +710,24 @@ class Core:
             except (Error, OSError) as error:
                 self.tell("error", error)
                 delay = interval / 10  # the old one ends soon
+
+
+def is_exit(error: BaseException) -> bool:
+    """Whether what a function of the program raised ends the program: in the main thread alone.
+
+    In others it would end a thread of ours, and nobody would hear of it.
+    """
+    is_meant = isinstance(error, (SystemExit, KeyboardInterrupt))
+    return is_meant and threading.current_thread() is threading.main_thread()
+
+
+def told_as(error: BaseException) -> Exception:
+    """What `on_error` hears of what a function of the program raised."""
+    if isinstance(error, Exception):
+        return error
+    told = Error(f"a function of the program raised {type(error).__name__}")
+    told.__cause__ = error
+    return told
 
 
 def _is_dead(descriptor: int) -> bool:

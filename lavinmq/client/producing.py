@@ -376,7 +376,7 @@ class BaseProducer(_engine.Ring, Member):
         # fast as they are told of: others have their turn between.
         for _ in range(ROUNDS):
             for receipt in self.take_ended():
-                receipt.run_callbacks()
+                receipt.run_callbacks(self.core.caught)
         if self.has_ended:
             with contextlib.suppress(RuntimeError):  # the loop may be closed
                 self.core.loop.call_soon_threadsafe(self._endings)

@@ -28,7 +28,7 @@ from lavinmq.client._engine import Batch, Message, Receipt
 from lavinmq.client.blocking import Channel
 from lavinmq.client.channel import AsyncChannel, QueueInfo
 from lavinmq.client.config import Config
-from lavinmq.client.consuming import BaseConsumer
+from lavinmq.client.consuming import BaseConsumer, check_workers
 from lavinmq.client.core import Core
 from lavinmq.client.declaring import Declaring, ExchangesByType
 from lavinmq.client.errors import BufferFullError, ClosedError, ConfirmTimeout
@@ -95,6 +95,11 @@ class Producer(BaseProducer):
         """Who waits for room may try again."""
         with self._room:
             self._room.notify_all()
+
+    def forked(self, error: Exception) -> None:
+        """In the child of a fork: nothing is sent; who had the lock may not be here."""
+        self._room = threading.Condition()
+        super().forked(error)
 
     def wake(self) -> None:
         """There is something to send."""
@@ -177,6 +182,12 @@ class Consumer(BaseConsumer):
     def _woken(self) -> None:
         if self._chan is not None:
             self._chan.link.pump()
+
+    def forked(self, error: Exception) -> None:
+        """In the child of a fork: nothing comes; who had the lock may not be here."""
+        self._news = threading.Condition()
+        self._lists.clear()
+        self._error = error
 
     def arrived(self, messages: list[Message]) -> None:
         """Messages came."""
@@ -265,10 +276,11 @@ class Consumer(BaseConsumer):
         """
         if self.tracing is not None:
             handler = self.tracing.handling(handler, self.queue)
+        check_workers(workers)
         inboxes: list[queues.SimpleQueue[Message | None] | None] = [None] * workers
         if partition_by is not None:
             inboxes = [queues.SimpleQueue() for _ in range(workers)]
-            self._start(self._spread, inboxes, partition_by)
+            self._start(self._spread, inboxes, partition_by, requeue)
         for inbox in inboxes:
             self._start(self._work, handler, inbox, requeue, auto_ack)
 
@@ -278,10 +290,17 @@ class Consumer(BaseConsumer):
         self._threads.append(thread)
         thread.start()
 
-    def _spread(self, inboxes: list[Any], partition_by: Callable[[Message], object]) -> None:
+    def _spread(
+        self, inboxes: list[Any], partition_by: Callable[[Message], object], requeue: bool
+    ) -> None:
         try:
             for message in self._messages():
-                inboxes[hash(partition_by(message)) % len(inboxes)].put(message)
+                try:
+                    which = hash(partition_by(message)) % len(inboxes)
+                except BaseException as error:  # noqa: BLE001 - as in a handler
+                    self.handler_failed(message, error, requeue)
+                else:
+                    inboxes[which].put(message)
         finally:
             for inbox in inboxes:
                 inbox.put(None)
@@ -293,11 +312,8 @@ class Consumer(BaseConsumer):
                 continue
             try:
                 handler(message)
-            except Exception as error:  # noqa: BLE001 - it is the program's code
-                self.handler_errors += 1
-                message.nack(requeue)
-                self._tell("error", error)
-                self.core.tell("error", error)
+            except BaseException as error:  # noqa: BLE001 - an exit, too, would end our thread
+                self.handler_failed(message, error, requeue)
             else:
                 if auto_ack:
                     message.ack()
@@ -477,16 +493,16 @@ class Client(Face, ExchangesByType[None]):
         _living.discard(self)
 
     def _forked(self) -> None:
-        """In the child: the threads are not here, and the socket is the parent's."""
+        """In the child: the threads are not here, whatever lock one held, and the socket is the
+        parent's."""
         self._is_forked = True
+        self._lock, self._dispatching = threading.Lock(), threading.Lock()
         self._together.end()
         error = ClosedError("the process was forked: make a client of its own")
         for core in self._together.cores:
             for member in core.members:
-                if isinstance(member, Producer):
+                if isinstance(member, (Producer, Consumer)):
                     member.forked(error)
-                else:
-                    member._error = error  # type: ignore[attr-defined]
             link = core.link
             sock = link.transport.get_extra_info("socket") if link and link.transport else None
             if sock is not None and sock.fileno() >= 0:
@@ -675,6 +691,7 @@ class Client(Face, ExchangesByType[None]):
         self, queue: str, handler: Callable[[Message], Any], *, workers: int = 1, prefetch: int = 10
     ) -> Consumer:
         """Answer questions: what `handler` returns is the answer's body. Close what it returns."""
+        check_workers(workers)
         producer = self.producer(exchange="", routing_key="", mode="fire_and_forget")
         consumer = self.consumer(queue, prefetch)
 

@@ -17,6 +17,11 @@ from lavinmq.client.errors import ConfigError
 PORTS: Final = {"amqp": 5672, "amqps": 5671, "ws": 80, "wss": 443, "unix": 0}
 ALSO: Final = ("vhost", "user", "password")
 """What may stand in a query and is no option of `Config`."""
+NOT_ENCODED: Final = (
+    "a URL with an @ behind its first / or ?: in user and password write %2F for a /, %3F for a ?, "
+    "and in the name of a vhost %40 for an @"
+)
+"""What is there may be the end of a password, so it is not shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +70,29 @@ def parse_url(url: str) -> Target:
     scheme = scheme.lower()
     if not mark or scheme not in PORTS:
         raise ConfigError(
-            f"a URL with the scheme {scheme!r}, allowed are {', '.join(PORTS)}"
+            f"a URL with {_named('the scheme', scheme)}, allowed are {', '.join(PORTS)}"
             if mark
             else "a URL without a scheme, as amqp://localhost"
         )
     rest, _, query = rest.partition("?")
+    place, _, path = rest.partition("/")
+    if "@" in path and scheme in ("amqp", "amqps"):
+        raise ConfigError(NOT_ENCODED)
+    try:
+        return _parsed(scheme, rest, query)
+    except ConfigError:
+        if "@" in place or "@" not in query:
+            raise
+        # What is wrong, as a port, may be the beginning of a password.
+        raise ConfigError(NOT_ENCODED) from None
+
+
+def _named(what: str, text: str) -> str:
+    """What is wrong in a URL by its name, if it is a word and no part of a log-in."""
+    return f"{what} {text!r}" if text.isalnum() else f"{what} wrong"
+
+
+def _parsed(scheme: str, rest: str, query: str) -> Target:
     place, slash, path = rest.partition("/")
     login, at, hosts = place.rpartition("@")
     user, colon, password = login.partition(":")
@@ -97,6 +120,8 @@ def _options(query: str) -> dict[str, Any]:
     """The query by name. Raises: ConfigError for names that are none, or come twice."""
     options: dict[str, Any] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
+        if "@" in name:
+            raise ConfigError(NOT_ENCODED)
         if name in options:
             raise ConfigError(f"option {name} is given twice in the URL")
         options[name] = value
@@ -116,7 +141,7 @@ def _endpoint(scheme: str, text: str, path: str) -> Endpoint:
         port = port.removeprefix(":")
     else:
         host, _, port = text.partition(":")
-    if port and not (port.isdigit() and 0 < int(port) < 65536):
+    if port and not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536):
         raise ConfigError(f"a URL with the port {port!r}, allowed are 1 to 65535")
     number = int(port) if port else PORTS[scheme]
     return Endpoint(scheme, unquote(host) or "localhost", number, path or "")

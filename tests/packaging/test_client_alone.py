@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -82,3 +83,24 @@ def test_what_a_sanitizer_finds_is_told_and_fails_the_run(
     (findings / "of.4711").write_text("WARNING: ThreadSanitizer: data race")
     assert client_alone.told(findings) == 1
     assert "data race" in capfd.readouterr().err
+
+
+def test_the_test_in_which_a_sanitizer_finds_something_fails(tmp_path: Path) -> None:
+    (tmp_path / "test_two.py").write_text(
+        "import pathlib\n"
+        "def test_good():\n    pass\n"
+        "def test_bad():\n"
+        f"    pathlib.Path({str(tmp_path)!r}, 'of.1').write_text('a data race')\n"
+        "def test_next():\n    pass\n"
+    )
+    plugins = ("-p", "no:cacheprovider", "-p", "tests.support.findings")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *plugins, "--rootdir", tmp_path, tmp_path],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "TSAN_OPTIONS": f"log_path={tmp_path}/of:history_size=7"},
+    )
+
+    assert "a data race" in done.stdout and "test_two.py::test_bad\n" in done.stdout
+    assert "3 passed, 1 error" in done.stdout

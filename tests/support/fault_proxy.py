@@ -33,37 +33,48 @@ class _Pair:
 
     def __init__(self, proxy: FaultProxy, client: socket.socket, broker: socket.socket) -> None:
         self.proxy, self.client, self.broker = proxy, client, broker
+        self.is_over = False
         self.lock = threading.Lock()
+        self._ending = threading.Lock()
         self.threads = [
-            threading.Thread(target=self._upward, daemon=True),
-            threading.Thread(target=self._downward, daemon=True),
+            threading.Thread(target=self._carry, args=(carry,), daemon=True)
+            for carry in (self._upward, self._downward)
         ]
+        self._carrying = len(self.threads)
         for thread in self.threads:
             thread.start()
 
-    def _upward(self) -> None:
+    def _carry(self, carry: Callable[[], None]) -> None:
+        """Carry one way; whoever is the last to end closes, for no thread may be in a socket then:
+        its number could be another's already."""
         with contextlib.suppress(OSError):
-            while data := self.client.recv(65536):
-                self.proxy.wait_while_stalled("up", self)
-                self.broker.sendall(data)
+            carry()
         self.end()
+        with self.lock, self._ending:
+            self._carrying -= 1
+            if not self._carrying:
+                self.client.close()
+                self.broker.close()
+
+    def _upward(self) -> None:
+        while data := self.client.recv(65536):
+            self.proxy.wait_while_stalled("up", self)
+            self.broker.sendall(data)
 
     def _downward(self) -> None:
         buffer = b""
-        with contextlib.suppress(OSError):
-            while data := self.broker.recv(65536):
-                buffer += data
-                out = []
-                while len(buffer) >= 8:
-                    kind, channel, size = struct.unpack_from(">BHI", buffer)
-                    if len(buffer) < size + 8:
-                        break
-                    frame = (kind, channel, buffer[7 : 7 + size])
-                    buffer = buffer[size + 8 :]
-                    out += self.proxy.judge(frame)
-                self.proxy.wait_while_stalled("down", self)
-                self.say(b"".join(map(packed, out)))
-        self.end()
+        while data := self.broker.recv(65536):
+            buffer += data
+            out = []
+            while len(buffer) >= 8:
+                kind, channel, size = struct.unpack_from(">BHI", buffer)
+                if len(buffer) < size + 8:
+                    break
+                frame = (kind, channel, buffer[7 : 7 + size])
+                buffer = buffer[size + 8 :]
+                out += self.proxy.judge(frame)
+            self.proxy.wait_while_stalled("down", self)
+            self.say(b"".join(map(packed, out)))
 
     def say(self, data: bytes) -> None:
         """Send to the client."""
@@ -79,12 +90,16 @@ class _Pair:
             self.client.sendall(data)
 
     def end(self, reset: bool = False) -> None:
-        for sock in (self.client, self.broker):
-            with contextlib.suppress(OSError):
-                if reset:
-                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                sock.shutdown(socket.SHUT_RDWR)
-            sock.close()
+        """End both connections, which wakes the threads that carry; they close."""
+        with self._ending:
+            self.is_over = True
+            for sock in (self.client, self.broker):
+                with contextlib.suppress(OSError):
+                    if reset:
+                        linger = struct.pack("ii", 1, 0)
+                        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                    sock.shutdown(socket.SHUT_RDWR)
+        self.proxy.look_again()
 
 
 class FaultProxy:
@@ -159,6 +174,11 @@ class FaultProxy:
             self._held.clear()
             self._flow.notify_all()
 
+    def look_again(self) -> None:
+        """A connection is over: whoever waits for it to flow need not."""
+        with self._flow:
+            self._flow.notify_all()
+
     def hold(self, pair: _Pair) -> None:
         """Let nothing of one connection pass to the broker."""
         with self._flow:
@@ -174,20 +194,22 @@ class FaultProxy:
         """Called by the threads of a connection."""
 
         def passes() -> bool:
-            return way not in self._stalled and not (way == "up" and pair in self._held)
+            is_held = way in self._stalled or (way == "up" and pair in self._held)
+            return pair.is_over or not is_held
 
         with self._flow:
             self._flow.wait_for(passes, 60)
 
     def close(self) -> None:
         """End all."""
+        end = time.monotonic() + 5
         self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join(5)
         self._listener.close()
         self.flow()
         pairs = list(self.pairs)
         self.cut()
-        end = time.monotonic() + 5
-        for thread in [self._thread, *(each for pair in pairs for each in pair.threads)]:
+        for thread in (each for pair in pairs for each in pair.threads):
             thread.join(max(0.0, end - time.monotonic()))
 
     def __enter__(self) -> Self:

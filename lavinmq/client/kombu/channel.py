@@ -42,7 +42,7 @@ class _Inner(AsyncChannel):
     def progressed(self) -> None:
         """Something came."""
         for receipt in self._ring.take_ended():
-            receipt.run_callbacks()
+            receipt.run_callbacks(self._core.caught)
         if self._chan is not None:
             messages = self._chan.port.take()
             if messages:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -465,6 +466,38 @@ def test_in_a_forked_child_the_client_is_closed(client: Client, queue: str) -> N
     _, status = os.waitpid(pid, 0)
 
     assert os.waitstatus_to_exitcode(status) == 0
+    assert producer.publish(b"after").result(5) == "confirmed"
+
+
+def test_a_forked_child_waits_for_no_lock_of_a_thread_that_it_has_not(
+    client: Client, queue: str
+) -> None:
+    producer, consumer = client.producer(queue), client.consumer(queue)
+    held, forked = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with client._lock, client._dispatching, producer._room, consumer._news:
+            held.set()
+            forked.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(10)
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            signal.alarm(20)
+            code = int(consumer.get(1.0) is not None)
+            client._dispatch(int)
+            client.close()
+            producer.has_room()
+        finally:
+            os._exit(code)
+    forked.set()
+    thread.join()
+
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert producer.publish(b"after").result(5) == "confirmed"
 
 

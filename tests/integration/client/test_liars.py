@@ -52,10 +52,10 @@ class Liar:
 
     def close(self) -> None:
         self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
         for each in (self._thread, *self._parts):
             each.join(10)
             assert not each.is_alive(), "a thread of the test goes on"
+        self.listener.close()
 
 
 START = method(0, "connection.start", 0, 9, {"product": "liar"}, b"PLAIN", b"en_US")

@@ -35,6 +35,8 @@ from lavinmq.client.url import Endpoint, parse_url
         ({"buffer_policy": "spill"}, "spill_directory is not given"),
         ({"verify": "maybe"}, "verify is 'maybe', true or false"),
         ({"tcp_keepalive": "60"}, "tcp_keepalive is '60'"),
+        ({"tcp_keepalive": "60:10:128"}, "tcp_keepalive is '60:10:128'"),
+        ({"tcp_keepalive": "\u00b2:1:1"}, "tcp_keepalive is"),
         ({"frame_max": 100}, "frame_max is 100"),
         ({"user": 5}, "user is of type int"),
     ],
@@ -107,7 +109,19 @@ def test_a_url_is_read(url: str, endpoints: list[Any], vhost: str, user: str) ->
         ("amqp://u:topsecret@h/a/b", "second /"),
         ("amqp://u:topsecret@h?hartbeat=5", "did you mean heartbeat"),
         ("amqp://u:topsecret@h?name=a&name=b", "given twice"),
+        ("amqp://h:" + "1" * 5000, "port"),
+        ("amqp://h:\u00b2", "port"),
         ("unix://", "without a path"),
+        # What people forget to encode in a password.
+        ("amqp://u:topsecret/x@h", "write %2F"),
+        ("amqp://u:topsecret?x@h", "write %2F"),
+        ("amqp://u:x?topsecret@h", "write %2F"),
+        ("amqp://u:12/topsecret@h", "write %2F"),
+        ("amqp://u:x/y/topsecret@h/v", "write %2F"),
+        ("amqp://u:x@y/topsecret@h", "write %2F"),
+        ("amqp://u:x@y?topsecret@h", "write %2F"),
+        ("amqp://h/topsecret@h", "%40"),
+        ("u:topsecret@amqp://h", "the scheme wrong"),
     ],
 )
 def test_a_wrong_url_is_refused_and_no_password_shown(url: str, says: str) -> None:

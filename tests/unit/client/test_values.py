@@ -149,7 +149,7 @@ def test_properties_are_what_pamqp_writes() -> None:
 
 
 @pytest.mark.parametrize(
-    "properties", [{"priority": 256}, {"delivery_mode": "2"}, {"colour": "red"}]
+    "properties", [{"priority": 256}, {"delivery_mode": "2"}, {"colour": "red"}, {"headers": 5}]
 )
 def test_wrong_properties_are_refused_by_name(properties: dict[str, Any]) -> None:
     with pytest.raises(ValueNotEncodable, match=next(iter(properties))):
@@ -195,6 +195,12 @@ def test_each_method_comes_back_as_it_was(name: str, data: st.DataObject) -> Non
     assert raw[:3] == b"\x01\x00\x07" and raw[-1] == 0xCE
     assert int.from_bytes(raw[3:7], "big") == len(raw) - 8
     assert _engine.decode_method(raw[7:-1], form) == values
+
+
+@pytest.mark.parametrize("moment", ["now", -1, 2**64, math.nan, math.inf])
+def test_what_is_no_time_is_refused(moment: object) -> None:
+    with pytest.raises(ValueNotEncodable, match="time"):
+        _engine.encode_properties({"timestamp": moment})
 
 
 @given(st.binary(max_size=60), st.text("BHLQsSTb", max_size=8))
