@@ -136,10 +136,11 @@ def snapshot(together: Together) -> Metrics:
         for name in ("connects", "reconnects", "reconnect_attempts", "poll_detected",
                      "blocked_seconds", "bytes_in", "bytes_out"):  # fmt: skip
             setattr(found, name, getattr(found, name) + getattr(core, name))
-        if core.link is not None:
+        link = core.link  # the loop's thread may take it away meanwhile
+        if link is not None:
             found.connections += core.is_connected
-            found.bytes_in += core.link.input.bytes_in
-            found.bytes_out += core.link.bytes_out
+            found.bytes_in += link.input.bytes_in
+            found.bytes_out += link.bytes_out
     buckets = [0] * 32
     for member in (each for core in together.cores for each in core.everybody()):
         if isinstance(member, BaseProducer):

@@ -7,13 +7,15 @@ import os
 import subprocess
 import sys
 import zlib
+from itertools import chain, repeat
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lavinmq.client import MessageBuffer, RingBuffer, _engine, codecs, errors, websocket
+from lavinmq.client import Client, MessageBuffer, RingBuffer, _engine, codecs, errors, websocket
 from lavinmq.client.core import ALLOWED
 from lavinmq.client.errors import Error
 from lavinmq.client.metrics import Metrics
@@ -177,6 +179,25 @@ def test_a_ring_buffer_refuses_what_does_not_fit() -> None:
 
 
 # ---- figures
+
+
+def test_a_connection_may_go_while_figures_are_read() -> None:
+    class Losing:
+        """A core whose connection goes between two looks at it."""
+
+        def __init__(self, core: Any) -> None:
+            self._core = core
+            link = SimpleNamespace(input=SimpleNamespace(bytes_in=3), bytes_out=4)
+            self._links = chain([link], repeat(None))
+
+        def __getattr__(self, name: str) -> Any:
+            return next(self._links) if name == "link" else getattr(self._core, name)
+
+    client = Client("amqp://127.0.0.1:1")
+    client._together.cores = [Losing(client._core)]  # type: ignore[list-item]
+    found = client.metrics()
+
+    assert (found.bytes_in, found.bytes_out) == (3, 4)
 
 
 def test_figures_are_read_by_prometheus() -> None:
