@@ -10,6 +10,11 @@ from lavinmq.client import _engine, methods
 PROPS = b"\x10\x00\x02"
 
 
+def raised(error: BaseException) -> None:
+    """For callbacks that are to raise nothing. Raises: what one raised."""
+    raise error
+
+
 def method(channel: int, name: str, *values: Any) -> bytes:
     """A frame of a method."""
     number = methods.IDS[name]

@@ -329,7 +329,7 @@ def test_a_batch_ends_when_all_of_it_has() -> None:
     open_yet = receipt.done()
     side.confirm(3)
     for ended in side.ring.take_ended():
-        ended.run_callbacks()
+        ended.run_callbacks(frames.raised)
 
     assert (taken, bodies, open_yet) == (3, [b"a", b"b", b"c"], False)
     assert receipt.status == "confirmed" and receipt.size == 3 and called == ["confirmed"]
@@ -375,9 +375,26 @@ def test_a_callback_keeps_its_receipt() -> None:
     side.send()
     side.confirm(1)
     for ended in side.ring.take_ended():
-        ended.run_callbacks()
+        ended.run_callbacks(frames.raised)
 
     assert called == ["confirmed"]
+
+
+def test_a_callback_that_raises_keeps_no_other_from_hearing() -> None:
+    side = Side()
+    called: list[str] = []
+    errors: list[BaseException] = []
+    receipt = side.ring.publish(b"x")
+    receipt.add_done_callback(lambda _: sys.exit())
+    receipt.add_done_callback(lambda _: 1 // 0)
+    receipt.add_done_callback(lambda done: called.append(done.status))
+    side.send()
+    side.confirm(1)
+    for ended in side.ring.take_ended():
+        ended.run_callbacks(errors.append)
+
+    assert called == ["confirmed"]
+    assert [type(error) for error in errors] == [SystemExit, ZeroDivisionError]
 
 
 def test_a_ring_lets_go_of_what_it_holds() -> None:

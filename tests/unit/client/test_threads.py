@@ -105,7 +105,7 @@ class Loop:
     def tell(self) -> None:
         # Once: programs may end messages as fast as they are told of.
         for receipt in self.ring.take_ended():
-            receipt.run_callbacks()
+            receipt.run_callbacks(frames.raised)
         self.outcomes.update(outcome for outcome, _, _ in self.ring.take_outcomes())
 
     def lose(self) -> None:
