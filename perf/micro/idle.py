@@ -1,9 +1,10 @@
-"""Memory of idle AMQP connections: `python perf/micro/idle.py [--tls N] [--wait S] [COUNT ...]`.
+"""Memory of idle connections: `perf/micro/idle.py [--mqtt] [--tls N] [--wait S] [COUNT ...]`.
 
 Starts a broker with a certificate made by the openssl command, opens connections with a heartbeat
 and a channel each, until there are COUNT of them (1000 10000 19000), lets them be, and prints how
 much the broker's resident memory has grown for each, and what its loop took at a time meanwhile
-(`perf/turns.py`). Then the same of N connections (500) through TLS.
+(`perf/turns.py`). Then the same of N connections (500) through TLS. With `--mqtt`: clients of MQTT
+3.1.1 with a clean session each; with `--used` these have published a message, and got one.
 """
 
 from __future__ import annotations
@@ -80,6 +81,34 @@ def hello() -> bytes:
     return b"AMQP\x00\x00\x09\x01" + b"".join(frame.marshal(each, n) for n, each in said)  # type: ignore[arg-type]
 
 
+def text(value: bytes) -> bytes:
+    return len(value).to_bytes(2, "big") + value
+
+
+def packet(first: int, body: bytes) -> bytes:
+    """Of MQTT, up to 127 bytes of it."""
+    return bytes([first, len(body)]) + body
+
+
+def device(port: int, number: int, *, is_used: bool) -> socket.socket:
+    """A client of MQTT; one that is used has heard what it has said."""
+    sock = socket.create_connection((HOST, port), ANSWER_S, (f"127.0.{2 + number // 5000}.1", 0))
+    name = b"device-%07d" % number
+    said = packet(0x10, text(b"MQTT") + b"\x04\xc2\0\0" + text(name) + 2 * text(b"guest"))
+    expected = b"\x20\x02\0\0"
+    if is_used:
+        told = packet(0x30, text(name) + b"here")
+        said += packet(0x82, b"\0\1" + text(name) + b"\0") + told
+        expected += b"\x90\x03\0\1\0" + told
+    sock.sendall(said)
+    answer = b""
+    while len(answer) < len(expected):
+        answer += sock.recv(65536) or sys.exit(f"the broker has closed it after {answer!r}")
+    if answer != expected:
+        sys.exit(f"the broker says {answer!r}")
+    return sock
+
+
 def opened(port: int, context: ssl.SSLContext | None, number: int) -> socket.socket:
     """The connection of that number; no address of ours may have too many of them."""
     source = f"127.0.{2 + number // 5000}.1", 0
@@ -107,6 +136,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("counts", nargs="*", type=int, metavar="COUNT")
     parser.add_argument("--tls", type=int, default=500, metavar="N")
+    parser.add_argument("--mqtt", action="store_true")
+    parser.add_argument("--used", action="store_true")
     parser.add_argument("--wait", type=float, default=20.0, metavar="S")
     asked = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
@@ -115,13 +146,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         cert, key = certificate(directory)
-        port, tls_port = free_port(), free_port()
+        port, tls_port, mqtt_port = free_port(), free_port(), free_port()
         other = str(free_port())
         notes = directory / "turns"
         broker = subprocess.Popen(
             [sys.executable, REPOSITORY / "perf/turns.py", notes, "-D", directory / "data",
              "-l", "error", "-p", str(port), "--http-port", other,
-             "--mqtt-port", "-1", "--mqtts-port", "-1",
+             "--mqtt-port", str(mqtt_port) if asked.mqtt else "-1", "--mqtts-port", "-1",
              "--metrics-http-port", "-1", "--amqps-port", str(tls_port),
              "--https-port", "-1", "--control-unix-path", directory / "control",
              "--cert", cert, "--key", key],
@@ -134,7 +165,11 @@ def main() -> None:
             held: list[socket.socket] = []
             before = resident_kib(broker.pid)
             for count in counts:
-                held += [opened(to, by, number) for number in range(len(held), count)]
+                numbers = range(len(held), count)
+                if to == mqtt_port:
+                    held += [device(to, number, is_used=asked.used) for number in numbers]
+                else:
+                    held += [opened(to, by, number) for number in numbers]
                 time.sleep(asked.wait / 2)
                 n_turns = len(notes.read_text().splitlines())
                 time.sleep(asked.wait / 2)
@@ -146,7 +181,11 @@ def main() -> None:
         try:
             await_listener(tls_port)
             time.sleep(LEFT_OUT_S)  # as turns.py does
-            measure("plain", asked.counts or [1000, 10_000, 19_000], port, None)
+            counts = asked.counts or [1000, 10_000, 19_000]
+            if asked.mqtt:
+                measure("mqtt", counts, mqtt_port, None)
+                return
+            measure("plain", counts, port, None)
             if asked.tls:
                 measure("tls", [asked.tls], tls_port, context)
         finally:
