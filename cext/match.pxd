@@ -122,17 +122,20 @@ cdef struct targets_t:
 # First member of everything that lives in a match_table_t.
 cdef struct match_link_t:
     match_link_t* next
-    match_link_t** at       # what points here: taking one out of a long chain costs no walk
+    match_link_t** at       # what points here: taking one out of a long chain costs no walk.
+                            # NULL = its slot, of which the place is not fixed
     u64 hash
 
-# Chained hash table; grows and shrinks by powers of two, owns only its slots.
+# Chained hash table; owns only its slots. It grows and shrinks slot by slot: with all of them at
+# once everybody would wait, the longer the more there is in it.
 cdef struct match_table_t:
-    match_link_t** slots
-    u32 mask
+    match_link_t** slots    # room for mask + 1
+    u32 mask                # a power of two, less one
+    u32 n_slots             # in use, half of them at least
     u32 n
 
-# Gives a table so many slots: how it goes to them depends on how what is in it is linked.
-ctypedef int (*match_resize_t)(match_table_t* table, u32 n_slots) noexcept nogil
+# Has what is in a slot go to where it belongs now: that depends on how it is linked.
+ctypedef void (*match_rehome_t)(match_table_t* table, u32 at) noexcept nogil
 
 cdef union match_items_t:
     dest_t* one         # cap == 0: the only destination, no allocation

@@ -58,7 +58,7 @@ cdef inline topic_node_t* filter_literal(const match_t* m, const topic_node_t* n
     if node.n_literals == 0:
         return NULL
     hash = topic_edge(node, hash_bytes(word, n, m.seed))
-    link = m.nodes.slots[hash & m.nodes.mask]
+    link = match_slot(&m.nodes, hash)[0]
     while link != NULL:
         child = topic_node_of(link)
         if (link.hash == hash and child.parent == node and child.word_len == n
@@ -155,36 +155,25 @@ cdef inline subscription_t** subscription_slot(const match_table_t* table,
                                                const dest_t* queue) noexcept nogil:
     """The chain that a subscription is in. The table has no links: that would be three words for
     each, and a chain of these hashes is short."""
-    return <subscription_t**>&table.slots[subscription_hash(place, queue) & table.mask]
+    return <subscription_t**>match_slot(table, subscription_hash(place, queue))
 
 
-cdef int subscriptions_resize(match_table_t* table, u32 n_slots) noexcept nogil:
-    cdef match_table_t grown
-    cdef subscription_t* s
+cdef void subscriptions_rehome(match_table_t* table, u32 at) noexcept nogil:
+    cdef subscription_t* s = <subscription_t*>table.slots[at]
     cdef subscription_t* after
     cdef subscription_t** slot
-    cdef u32 i
-    grown.slots = <match_link_t**>calloc(n_slots, sizeof(match_link_t*))
-    if grown.slots == NULL:
-        return MATCH_NO_MEMORY
-    grown.mask = n_slots - 1
-    grown.n = table.n
-    for i in range(table.mask + 1 if table.slots != NULL else 0):
-        s = <subscription_t*>table.slots[i]
-        while s != NULL:
-            after = s.next
-            slot = subscription_slot(&grown, s.place, s.queue)
-            s.next = slot[0]
-            slot[0] = s
-            s = after
-    free(table.slots)
-    table[0] = grown
-    return 0
+    table.slots[at] = NULL
+    while s != NULL:
+        after = s.next
+        slot = subscription_slot(table, s.place, s.queue)
+        s.next = slot[0]
+        slot[0] = s
+        s = after
 
 
 cdef int subscriptions_reserve(match_table_t* table) noexcept nogil:
     """Make room for one more subscription."""
-    return match_table_grow(table, &subscriptions_resize)
+    return match_table_grow(table, &subscriptions_rehome)
 
 
 cdef void subscriptions_cut(match_table_t* table, subscription_t* s) noexcept nogil:
@@ -193,7 +182,7 @@ cdef void subscriptions_cut(match_table_t* table, subscription_t* s) noexcept no
     while at[0] != s:
         at = &at[0].next
     at[0] = s.next
-    match_table_shrink(table, &subscriptions_resize)
+    match_table_shrink(table, &subscriptions_rehome)
 
 
 cdef subscription_t* subscription_find(const match_t* m, const match_dests_t* place,
@@ -305,7 +294,7 @@ cdef void filters_free(match_t* m) noexcept nogil:
     cdef subscription_t* s
     cdef subscription_t* after
     cdef u32 i
-    for i in range(m.bindings.mask + 1 if m.bindings.slots != NULL else 0):
+    for i in range(m.bindings.n_slots):
         s = <subscription_t*>m.bindings.slots[i]
         while s != NULL:
             after = s.next

@@ -226,7 +226,7 @@ cdef hash_binding_t* hash_find(match_t* m, const u8* key, u32 key_len, const u8*
     cdef u8* tail
     if m.bindings.n == 0:
         return NULL
-    link = m.bindings.slots[hash & m.bindings.mask]
+    link = match_slot(&m.bindings, hash)[0]
     while link != NULL:
         binding = <hash_binding_t*>link
         tail = <u8*>(binding + 1)

@@ -196,7 +196,7 @@ cdef header_binding_t* header_find(match_t* m, const u8* key, u32 key_len, const
     cdef u8* tail
     if m.bindings.n == 0:
         return NULL
-    link = m.bindings.slots[hash & m.bindings.mask]
+    link = match_slot(&m.bindings, hash)[0]
     while link != NULL:
         binding = <header_binding_t*>link
         tail = <u8*>(header_pairs(binding) + binding.n_pairs)
@@ -231,7 +231,7 @@ cdef void header_compile(match_t* m, header_binding_t* binding) noexcept nogil:
 
 cdef u32 header_crowd(match_t* m, u64 hash) noexcept nogil:
     """How many bindings already stand under this pair; more than 64 is not counted."""
-    cdef match_link_t* link = m.pairs.slots[hash & m.pairs.mask]
+    cdef match_link_t* link = match_slot(&m.pairs, hash)[0]
     cdef u32 n = 0
     while link != NULL and n < 64:
         n += link.hash == hash
@@ -421,7 +421,7 @@ cdef int header_probe(const match_t* m, header_index_t* index, targets_t* out) n
     while at.at < index.n:
         field = &index.fields[at.at]
         hash = header_hash(field.value, field.value_len, field.key_hash)
-        link = at.link if at.link != NULL else m.pairs.slots[hash & m.pairs.mask]
+        link = at.link if at.link != NULL else match_slot(&m.pairs, hash)[0]
         at.link = NULL
         while link != NULL:
             pair = <header_pair_t*>link

@@ -283,70 +283,95 @@ cdef bint match_dests_remove(match_dests_t* dests, dest_t* dest) noexcept nogil:
 
 # ---- hash table ------------------------------------------------------------------------------
 
+# hot
+cdef inline match_link_t** match_slot(const match_table_t* table, u64 hash) noexcept nogil:
+    """The chain of what has that hash. The table must have slots."""
+    cdef u32 at = <u32>hash & table.mask
+    return &table.slots[at if at < table.n_slots else at & (table.mask >> 1)]
+
+
 cdef inline void match_link_at(match_link_t* link, match_link_t** slot) noexcept nogil:
     """Become the first of a chain."""
     link.next = slot[0]
-    link.at = slot
+    link.at = NULL
     if link.next != NULL:
         link.next.at = &link.next
     slot[0] = link
 
 
-cdef int match_table_resize(match_table_t* table, u32 n_slots) noexcept nogil:
-    cdef match_link_t** slots = <match_link_t**>calloc(n_slots, sizeof(match_link_t*))
-    cdef match_link_t* link
+cdef void match_link_rehome(match_table_t* table, u32 at) noexcept nogil:
+    cdef match_link_t* link = table.slots[at]
     cdef match_link_t* after
-    cdef u32 i
+    table.slots[at] = NULL
+    while link != NULL:
+        after = link.next
+        match_link_at(link, match_slot(table, link.hash))
+        link = after
+
+
+cdef enum:
+    FEWEST_SLOTS = 8
+
+
+cdef bint match_table_room(match_table_t* table, u32 n_slots) noexcept nogil:
+    """Have room for so many slots, a power of two. Whether there was memory."""
+    cdef void* slots = realloc(table.slots, n_slots * sizeof(match_link_t*))
     if slots == NULL:
-        return MATCH_NO_MEMORY
-    for i in range(table.mask + 1 if table.slots != NULL else 0):
-        link = table.slots[i]
-        while link != NULL:
-            after = link.next
-            match_link_at(link, &slots[link.hash & (n_slots - 1)])
-            link = after
-    free(table.slots)
-    table.slots = slots
+        return False
+    table.slots = <match_link_t**>slots
     table.mask = n_slots - 1
-    return 0
+    return True
 
 
-cdef int match_table_grow(match_table_t* table, match_resize_t resize) noexcept nogil:
-    """Make room for one more. Only the very first slots can fail: later, chains grow instead."""
+cdef int match_table_grow(match_table_t* table, match_rehome_t rehome) noexcept nogil:
+    """Make room for one more: three slots for two. Only the very first slots can fail: later,
+    chains grow instead."""
     if table.slots == NULL:
-        return resize(table, 8)
-    if table.n > table.mask and table.mask < 0x3FFFFFFF:
-        resize(table, (table.mask + 1) * 2)
+        if not match_table_room(table, FEWEST_SLOTS):
+            return MATCH_NO_MEMORY
+        memset(table.slots, 0, FEWEST_SLOTS * sizeof(match_link_t*))
+        table.n_slots = FEWEST_SLOTS
+    while <u64>table.n + (table.n >> 1) >= table.n_slots:
+        if table.n_slots > table.mask and (
+                table.mask >= 0x3FFFFFFF or not match_table_room(table, 2 * table.n_slots)):
+            return 0
+        table.slots[table.n_slots] = NULL
+        table.n_slots += 1
+        rehome(table, (table.n_slots - 1) & (table.mask >> 1))
     return 0
 
 
-cdef void match_table_shrink(match_table_t* table, match_resize_t resize) noexcept nogil:
-    """One was taken out of its slot."""
+cdef void match_table_shrink(match_table_t* table, match_rehome_t rehome) noexcept nogil:
+    """One was taken out of its slot. Slots go when four of five are of no use."""
     table.n -= 1
     if table.n == 0:
         free(table.slots)
-        table.slots = NULL
-        table.mask = 0
-    elif table.mask >= 8 and table.n < table.mask // 8:
-        resize(table, (table.mask + 1) // 4)
+        memset(table, 0, sizeof(match_table_t))
+        return
+    while table.n_slots > FEWEST_SLOTS and table.n < table.n_slots // 5:
+        if table.n_slots == (table.mask + 1) >> 1 and not match_table_room(table, table.n_slots):
+            return
+        table.n_slots -= 1
+        rehome(table, table.n_slots)
 
 
 cdef int match_table_reserve(match_table_t* table) noexcept nogil:
     """Make room for one more link."""
-    return match_table_grow(table, &match_table_resize)
+    return match_table_grow(table, &match_link_rehome)
 
 
 cdef void match_table_put(match_table_t* table, match_link_t* link) noexcept nogil:
-    match_link_at(link, &table.slots[link.hash & table.mask])
+    match_link_at(link, match_slot(table, link.hash))
     table.n += 1
 
 
 cdef void match_table_cut(match_table_t* table, match_link_t* link) noexcept nogil:
     """Unlink *link*, which must be in the table."""
-    link.at[0] = link.next
+    cdef match_link_t** at = link.at if link.at != NULL else match_slot(table, link.hash)
+    at[0] = link.next
     if link.next != NULL:
         link.next.at = link.at
-    match_table_shrink(table, &match_table_resize)
+    match_table_shrink(table, &match_link_rehome)
 
 
 # ---- literal keys ----------------------------------------------------------------------------
@@ -358,7 +383,7 @@ cdef inline match_key_t* match_key_find(const match_t* m, const u8* key, u32 key
     cdef match_key_t* node
     if m.keys.n == 0:
         return NULL
-    link = m.keys.slots[hash & m.keys.mask]
+    link = match_slot(&m.keys, hash)[0]
     while link != NULL:
         node = <match_key_t*>link
         if link.hash == hash and node.key_len == key_len and same_bytes(node + 1, key, key_len):

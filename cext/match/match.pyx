@@ -58,7 +58,7 @@ cdef void match_table_free(match_table_t* table, int what) noexcept nogil:
     cdef match_link_t* link
     cdef match_link_t* after
     cdef u32 i
-    for i in range(table.mask + 1 if table.slots != NULL else 0):
+    for i in range(table.n_slots):
         link = table.slots[i]
         while link != NULL:
             after = link.next

@@ -57,7 +57,7 @@ cdef inline topic_node_t* topic_literal(const match_t* m, const topic_node_t* no
     if node.n_literals == 0:
         return NULL
     hash = topic_edge(node, words.hash[i])
-    link = m.nodes.slots[hash & m.nodes.mask]
+    link = match_slot(&m.nodes, hash)[0]
     while link != NULL:
         child = topic_node_of(link)
         if (link.hash == hash and child.parent == node and child.word_len == words.length[i]
@@ -434,7 +434,7 @@ cdef int reversed_route(const match_t* m, const u8* key, u32 key_len,
     topic_split(m, key, key_len, &pattern)
     if not topic_has_wildcard(&pattern):
         return match_key_route(m, key, key_len, out)
-    while at.link != NULL or at.at <= m.keys.mask:
+    while at.link != NULL or at.at < m.keys.n_slots:
         if at.link == NULL:
             at.link = m.keys.slots[at.at]
             at.at += 1

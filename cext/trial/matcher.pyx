@@ -82,6 +82,11 @@ cdef class Matcher:
                 + (m.root.star != NULL) + (m.root.hash != NULL)
                 + (m.hasher.n_slots + m.hasher.n_points if m.hasher != NULL else 0))
 
+    def n_slots(self):
+        """Slots of its tables: literal keys, nodes of topics, bindings, pairs of headers."""
+        cdef match_t* m = self.match
+        return m.keys.n_slots, m.nodes.n_slots, m.bindings.n_slots, m.pairs.n_slots
+
     def set_default_any(self, bint is_any):
         """Meaning of a headers binding without x-match."""
         match_set_default_any(self.match, is_any)

@@ -15,6 +15,9 @@ class Matcher:
     def weight(self) -> int:
         """Number of table entries and wildcards at the root: 0 when nothing is left behind."""
 
+    def n_slots(self) -> tuple[int, int, int, int]:
+        """Slots of its tables: literal keys, nodes of topics, bindings, pairs of headers."""
+
     def set_default_any(self, is_any: bool) -> None:
         """What a HEADERS binding without `x-match` means; to be called before the first one."""
 
