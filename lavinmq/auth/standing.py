@@ -26,6 +26,10 @@ class Standing:
         # The same password keeps its hash; another hash may be of another password.
         self._hash = user.password_hash if by_password and isinstance(user, User) else None
 
+    def is_like(self, other: Standing) -> bool:
+        """Whether both come to the same: one user, by the same password or by none."""
+        return self.user is other.user and self._hash == other._hash
+
     def why_over(self, users: UserStore) -> str:
         """Why it does not count any more, for people; empty as long as it does."""
         user = self.user

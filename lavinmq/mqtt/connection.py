@@ -75,36 +75,54 @@ class Host(Protocol):
 
 
 class Consumer:
-    """What a queue knows of a client that has its messages. `core`: of a shared subscription, or of
-    a queue of AMQP."""
+    """What a queue knows of a client that has its messages."""
 
-    __slots__ = ("connection", "core")
+    __slots__ = ()
 
     tag: Final = ""
     exclusive: Final = False
 
-    def __init__(self, connection: Connection, core: _core.Consumer | None = None) -> None:
-        self.connection = connection
-        self.core = core
+    @property
+    def connection(self) -> Connection:
+        """Whose it is."""
+        raise NotImplementedError
 
     def start(self) -> None:
         """Its turn has come, where a queue of AMQP has turns."""
-        if self.core is not None:
-            self.core.start()
 
     def stop(self) -> None:
-        """The queue is gone, and with it the session."""
-        if self.core is None:
-            self.connection.session_deleted()
-        else:
-            self.core.cancel()
+        """The queue is gone."""
+        raise NotImplementedError
 
     def cancelled(self) -> None:
         """The client hears of it by its end."""
 
 
-class Connection(Peer[_core.MqttLink]):
-    """A session."""
+class Taker(Consumer):
+    """That of a shared subscription, or of a queue of AMQP."""
+
+    __slots__ = ("_connection", "core")
+
+    def __init__(self, connection: Connection, core: _core.Consumer) -> None:
+        self._connection = connection
+        self.core = core
+
+    @property
+    def connection(self) -> Connection:
+        """Whose it is."""
+        return self._connection
+
+    def start(self) -> None:
+        """Its turn has come, where a queue of AMQP has turns."""
+        self.core.start()
+
+    def stop(self) -> None:
+        """The queue is gone."""
+        self.core.cancel()
+
+
+class Connection(Peer[_core.MqttLink], Consumer):
+    """A client. It is the consumer of its session itself: another object would be 48 bytes."""
 
     logger = "lmq.mqtt.client"
     arrival_s = CONNECT_TIMEOUT_S
@@ -114,7 +132,7 @@ class Connection(Peer[_core.MqttLink]):
     """What lists show of connections, and MQTT does not have."""
 
     __slots__ = (
-        "_consumer", "_enhanced", "_expiry_s", "_host", "_login", "_mechanism", "_most", "_proof",
+        "_enhanced", "_expiry_s", "_host", "_login", "_mechanism", "_most", "_proof",
         "_queue", "_replaces_stored", "_sessions", "_shared", "_wanted", "_will", "client_id",
         "keep_alive_s", "level", "receive_maximum", "rights",
     )  # fmt: skip
@@ -137,8 +155,7 @@ class Connection(Peer[_core.MqttLink]):
         """Whether a session that was on disk ends with its CONNECT."""
         self._sessions: Sessions
         self._queue: Queue | None = None
-        self._consumer: Consumer | None = None
-        self._shared: dict[str, tuple[Queue, Consumer]] | None = None
+        self._shared: dict[str, tuple[Queue, Taker]] | None = None
         self._will: Will | None = None
         self._expiry_s = 0
         self._most = 0
@@ -178,9 +195,24 @@ class Connection(Peer[_core.MqttLink]):
     @property
     def consumers(self) -> list[tuple[Queue, Consumer]]:
         """What it is served from: its session, and what it shares with others."""
-        if self._queue is None or self._consumer is None:
+        if self._queue is None:
             return []
-        return [(self._queue, self._consumer), *(self._shared or {}).values()]
+        return [(self._queue, self), *(self._shared or {}).values()]
+
+    @property
+    def connection(self) -> Connection:
+        """Whose consumer it is."""
+        return self
+
+    def start(self) -> None:
+        """Begin to read. The queue of a session has no turns."""
+        if self._queue is None:
+            super().start()
+
+    def stop(self) -> None:
+        """Its session is gone: somebody has deleted the queue, or the virtual host."""
+        self._queue = None
+        self._disconnect(Reason.ADMINISTRATIVE_ACTION, "the session was deleted")
 
     def close(self, code: ReplyCode, text: str) -> None:
         """Tell the client that the connection ends, and end it."""
@@ -479,7 +511,7 @@ class Connection(Peer[_core.MqttLink]):
             self._refuse(Reason.QUOTA_EXCEEDED, refusal)
             return
         self.client_id = self._identified(wanted)
-        self.standing, self.vhost, self.is_member = standing, vhost, True
+        self.vhost, self.is_member = vhost, True
         self.keep_alive_s = wanted.keep_alive_s
         self._will, self._expiry_s = wanted.will, wanted.session_expiry_s
         vhost.connections.add(self)
@@ -488,6 +520,7 @@ class Connection(Peer[_core.MqttLink]):
         self.link.set_vhost(vhost.core)
         self._tell_user()
         self._sessions = self._host.of(vhost)
+        self.standing = self._sessions.alike(standing)
         self._look_up_rights()
         older = self._sessions.clients.get(self.client_id)
         self._sessions.clients[self.client_id] = self
@@ -567,8 +600,7 @@ class Connection(Peer[_core.MqttLink]):
     def _adopt(self, queue: Queue, is_recorded: bool, *, is_present: bool) -> None:
         """The session is this client's. CONNACK comes once it is on disk."""
         self._queue = queue
-        self._consumer = Consumer(self)
-        queue.add_consumer(self._consumer)
+        queue.add_consumer(self)
         try:
             is_kept = self._sessions.begun(
                 self.client_id, queue, self._will, self.user.name, is_present=is_present
@@ -758,9 +790,9 @@ class Connection(Peer[_core.MqttLink]):
         self._consume(text, found, core)
         then(0)
 
-    def _consume(self, text: str, queue: Queue, core: _core.Consumer) -> Consumer:
+    def _consume(self, text: str, queue: Queue, core: _core.Consumer) -> Taker:
         """Have a subscription served by a queue that is not the session's."""
-        consumer = Consumer(self, core)
+        consumer = Taker(self, core)
         queue.add_consumer(consumer)
         if self._shared is None:
             self._shared = {}
@@ -771,8 +803,7 @@ class Connection(Peer[_core.MqttLink]):
         """Get nothing of a shared subscription any more."""
         queue, consumer = (self._shared or {}).pop(text, (None, None))
         if queue is not None and consumer is not None:
-            if consumer.core is not None:
-                consumer.core.cancel()
+            consumer.core.cancel()
             self.vhost.consumer_left(queue, consumer)
 
     def _unsubscribing(
@@ -808,11 +839,6 @@ class Connection(Peer[_core.MqttLink]):
     def take_over(self) -> None:
         """Another client has come with the same identifier."""
         self._disconnect(Reason.SESSION_TAKEN_OVER, "")
-
-    def session_deleted(self) -> None:
-        """Its session is gone: somebody has deleted the queue, or the virtual host."""
-        self._consumer = self._queue = None
-        self._disconnect(Reason.ADMINISTRATIVE_ACTION, "the session was deleted")
 
     def _disconnected(self, said: requests.Disconnect) -> None:
         """DISCONNECT."""
@@ -860,16 +886,15 @@ class Connection(Peer[_core.MqttLink]):
         if not self._leave_vhost():
             return
         will, self._will = self._will, None
-        sessions, queue, consumer = self._sessions, self._queue, self._consumer
-        self._queue = self._consumer = None
+        sessions, queue, self._queue = self._sessions, self._queue, None
         is_current = sessions.clients.get(self.client_id) is self
         if is_current:
             del sessions.clients[self.client_id]
         self.link.mqtt_close()
         for text in list(self._shared or ()):
             self._quit(text)
-        if queue is not None and consumer is not None:
-            queue.remove_consumer(consumer)
+        if queue is not None:
+            queue.remove_consumer(self)
             if not self._expiry_s or not queue.is_stored:
                 sessions.remove(queue)
             else:

@@ -30,6 +30,7 @@ from lavinmq.vhost.subscribing import EXCHANGE, PREFIX, SHARE
 
 if TYPE_CHECKING:
     from lavinmq.auth.identity import Identity
+    from lavinmq.auth.standing import Standing
     from lavinmq.broker import Broker
     from lavinmq.process.portions import Portions
     from lavinmq.vhost.new_queue import Declared
@@ -62,6 +63,7 @@ class Sessions:
         self._broker = broker
         self._published: dict[str, Testament] = {}
         self._plain_rights: dict[tuple[bool, ...], TopicRights] = {}
+        self._standing: Standing | None = None
         self._log = log.get("lmq.mqtt", vhost=vhost.name)
         self.stores = Stores(broker, vhost)
         vhost.on_session_end = self._ended
@@ -204,6 +206,12 @@ class Sessions:
         )  # fmt: skip
         plain = rights.plain
         return rights if plain is None else self._plain_rights.setdefault(plain, rights)
+
+    def alike(self, standing: Standing) -> Standing:
+        """A log-in, or one before that says the same: many clients have one user."""
+        if self._standing is None or not standing.is_like(self._standing):
+            self._standing = standing
+        return self._standing
 
     def find(self, client_id: str) -> Queue | None:
         """The session of a client, if there is one."""
