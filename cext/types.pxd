@@ -766,6 +766,7 @@ cdef struct queue_t:
     flag_t is_crowded           # fast consumers are busy with more than CROWD_BYTES before them
     flag_t is_sync_wanted       # a confirmed publish landed here since the last sync was asked for
     flag_t is_owing             # the same of a message that is confirmed when it comes again
+    flag_t is_asleep            # its one consumer has no struct until a message comes: of MQTT
     u8 n_breaks                 # how often a write has closed it, modulo 256
     queue_t* tick_next
     queue_t* over_next
@@ -1415,20 +1416,27 @@ cdef struct mqtt_t:             # what a link that speaks MQTT has besides
     flag_t is_persistent        # its session outlives the connection
     flag_t is_denied            # Python has said no to the topic of the packet that is walked next
     flag_t is_failed            # it is to be let go: version 3 has no word for what was refused
+    flag_t crosses              # what its client publishes next may cross the bridge to AMQP
     u8 phase
-    chan_t* chan
-    consumer_t* consumer
+    u8 n_quiet                  # looks in a row at which nothing had come or gone
+    u32 n_moved                 # publishes and deliveries at the last look
+    u16 alias_maximum_in
+    u16 alias_maximum_out
+    u32 receive_maximum         # deliveries that its client takes unacknowledged
+    u32 receive_maximum_in      # publishes of its client that may be unanswered; 65535 = any number
+    u32 n_unanswered            # of them, of which none is counted when it may be any number
+    u32 maximum_in              # remaining length of a packet
+    u32 maximum_out             # bytes of a whole packet
+    chan_t* chan                # NULL = it is asleep, see wake.pyx: what is below is not there
     queue_t* queue              # of its session
     session_t* session
     exchange_t* exchange
     retained_t* retained        # NULL = none are kept
     session_log_t* log          # NULL = it goes with the broker
-    u32 receive_maximum_in      # publishes of its client that may be unanswered; 65535 = any number
-    u32 n_unanswered            # of them, of which none is counted when it may be any number
-    u32 maximum_in              # remaining length of a packet
-    u32 maximum_out             # bytes of a whole packet
-    u16 alias_maximum_in
-    u16 alias_maximum_out
+    u64 large_bytes             # counted for a packet that is being received
+    u64 n_published             # that its client has sent
+    u64 n_denied
+    consumer_t* consumer        # the first that one which is asleep does not have
     alias_t* aliases            # alias_maximum_in of them, NULL = none was used
     u8** out_topics             # alias_maximum_out topics, each behind its length of 32 bits
     u16 n_out_topics
@@ -1453,11 +1461,7 @@ cdef struct mqtt_t:             # what a link that speaks MQTT has besides
     u32 cap_scratch
     u8* composed                # identifiers and properties of a record
     u32 cap_composed
-    u64 large_bytes             # counted for a packet that is being received
-    u64 n_published             # that its client has sent
-    u64 n_denied
     # of the bridge to AMQP, see mqtt/bridge.pyx
-    flag_t crosses              # what its client publishes next may cross
     u32 n_own                   # of the folds: those before it are sessions
     u32 n_histories             # of the others: those in which nothing waits for anybody
     u32 n_kept                  # messages of shared subscriptions that its session has kept

@@ -1899,6 +1899,10 @@ class MqttLink(Link):
         Raises: ValueError for numbers that are none of these.
         """
 
+    @property
+    def is_asleep(self) -> bool:
+        """Whether its client sends nothing and gets nothing: it has no channel then."""
+
     def mqtt_close(self) -> None:
         """End the session: what is unacknowledged goes back to its queue and keeps its packet ids.
         The rest of what the client sends is passed over."""

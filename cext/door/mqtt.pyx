@@ -62,7 +62,6 @@ cdef class MqttLink(Link):
         publishes cross the bridge of the exchange, where `on_topic_miss` is not asked; who keeps
         retained messages and sessions, if anybody."""
         cdef mqtt_t* s
-        cdef chan_t* c
         if self.t.mqtt != NULL or not 3 <= version <= 5 or not 0 < receive_maximum < 65536:
             raise ValueError("no session of MQTT")
         if exchange.t.match.kind != MATCH_FILTERS:
@@ -70,14 +69,11 @@ cdef class MqttLink(Link):
         if queue_session(session.q) == NULL:
             raise MemoryError()
         session.q.deliver = mqtt_queue_deliver
-        self.open_channel(1, 0)
-        c = self.channel(1)
-        s = <mqtt_t*>calloc(1, sizeof(mqtt_t))
+        s = mqtt_fall_asleep(NULL)
         if s == NULL:
             raise MemoryError()
-        c.global_prefetch = receive_maximum
         s.version = <u8>version
-        s.chan = c
+        s.receive_maximum = receive_maximum
         s.queue = session.q
         s.session = session.q.session
         s.exchange = &exchange.t
@@ -101,20 +97,39 @@ cdef class MqttLink(Link):
         if session.q.ready == 0 and s.session.n_returned:
             session_forget_returned(s.session)
         s.session.link = &self.t
-        released_resend(&self.t, s)
-        s.consumer = channel_add_consumer(c, session.q, <const u8*>b"", 0, False, 0)
-        if s.consumer == NULL:
-            raise MemoryError()
-        channel_start_consumer(s.consumer)
+        session.q.n_consumers += 1
+        session.q.refs += 1
+        session.q.is_asleep = True
+        if session.q.ready or session.q.n_orphans or s.session.sent.n or s.session.n_returned:
+            s = self.awake()
+            released_resend(&self.t, s)
         self.set_timeout(0)
         self.loop.kick()
+
+    cdef mqtt_t* awake(self) except NULL:
+        """What its link has, with a channel."""
+        cdef mqtt_t* s = self.t.mqtt
+        if s.chan == NULL:
+            s = mqtt_wake(&self.t)
+        if s == NULL:
+            raise MemoryError()
+        return s
+
+    cdef void look(self):
+        mqtt_look(&self.t)
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether it has no channel, since nothing comes or goes; see wake.pyx."""
+        return self.t.mqtt != NULL and self.t.mqtt.chan == NULL
 
     def mqtt_close(self) -> None:
         """End the session: what is unacknowledged goes back to its queue, with its packet ids."""
         if self.t.mqtt == NULL:
             return
         mqtt_leave(&self.t)
-        self.close_channel(1, False)
+        if link_channel(&self.t, 1) != NULL:
+            self.close_channel(1, False)
         self.t.state = LINK_CLOSING
 
     def mqtt_allow(self, bytes topic not None, bint is_allowed, bint crosses=False) -> None:
@@ -133,7 +148,8 @@ cdef class MqttLink(Link):
         if self.t.mqtt != NULL:
             self.t.mqtt.crosses = crosses
             self.t.mqtt.checks_topics = checks_topics
-            self.t.mqtt.topic_len = 0
+            if self.t.mqtt.chan != NULL:
+                self.t.mqtt.topic_len = 0
 
     def mqtt_take(self, Queue queue not None, bytes tag not None, u8 qos,
                   u32 subscription_id=0) -> Consumer:
@@ -142,6 +158,7 @@ cdef class MqttLink(Link):
         cdef Consumer consumer
         if self.t.mqtt == NULL or len(tag) > 250:
             raise ValueError("no session of MQTT, or a long tag")
+        self.awake()
         consumer = self.add_consumer(1, queue, tag, qos == 0)
         consumer_taken(consumer.k)[0] = qos
         put_be32(consumer_taken(consumer.k) + 1, subscription_id)
@@ -153,6 +170,7 @@ cdef class MqttLink(Link):
         cdef Consumer consumer
         if self.t.mqtt == NULL:
             raise ValueError("no session of MQTT")
+        self.awake()
         queue.q.deliver = mqtt_queue_deliver
         tag = bytes((SHARED_TAG, qos)) + subscription_id.to_bytes(4, "big")
         consumer = self.add_consumer(1, queue, tag, False)

@@ -1166,6 +1166,7 @@ cdef class Loop:
         if l.state == LINK_CLOSED:
             return
         link_drop_rings(l)
+        link.look()
         if l.is_oversized:
             link.tell_oversized()
         self.is_looking |= link.tell_overdue()

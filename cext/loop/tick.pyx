@@ -117,7 +117,8 @@ cdef void loop_run_queues(loop_t* loop) noexcept nogil:
             more = not q.is_deleted and not q.is_closed and (
                 loop.is_spent or stream_deliver(q))
         else:
-            more = q.able != NULL and not q.is_deleted and (loop.is_spent or queue_deliver(q))
+            more = ((q.able != NULL or q.is_asleep) and not q.is_deleted
+                    and (loop.is_spent or queue_deliver(q)))
         loop_spent(loop, QUEUE_UNITS)
         queue_measure_crowd(q)
         queue_end_tick(q)

@@ -44,6 +44,9 @@ cdef class Wire:
     cdef void leave(self):
         """Let go of all that the session holds."""
 
+    cdef void look(self):
+        """Once in a while: let go of what it has no use for now."""
+
     cdef bint tell_overdue(self):
         """Tell the session of deliveries that were not settled in time. Whether there are more to
         look at."""

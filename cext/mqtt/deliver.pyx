@@ -181,6 +181,8 @@ cdef bint mqtt_queue_deliver(queue_t* q) noexcept nogil:
     cdef consumer_t* k
     if q.is_paused or q.n_orphans:
         return False
+    if q.is_asleep and q.ready:
+        queue_wake(q)
     while q.ready:
         k = queue_taker(q)
         if k == NULL:

@@ -63,8 +63,9 @@ cdef void mqtt_return(mqtt_t* s) noexcept nogil:
     shared_forget(s)
 
 
-cdef void mqtt_free(mqtt_t* s) noexcept nogil:
-    """Its channel is still there, and its consumers are gone."""
+cdef void mqtt_free_work(mqtt_t* s) noexcept nogil:
+    """Free all that one who is asleep does not have, but its channel, which is still there. Its
+    consumers are gone."""
     cdef u32 i
     for i in range(s.alias_maximum_in if s.aliases != NULL else 0):
         free(s.aliases[i].topic)
@@ -80,7 +81,57 @@ cdef void mqtt_free(mqtt_t* s) noexcept nogil:
     free(s.scratch)
     free(s.composed)
     bridge_free(s)
-    free(s)
+
+
+cdef bint mqtt_is_quiet(const link_t* l, const mqtt_t* s) noexcept nogil:
+    """Whether nothing is under way of its client, and nothing has to be remembered of what was."""
+    cdef const chan_t* c = s.chan
+    cdef const consumer_t* k = s.consumer
+    cdef const queue_t* q = s.queue
+    if l.state != LINK_OPEN or l.stops or l.wire.n_left or l.rests != NULL or l.wire.is_blocked:
+        return False
+    if c.consumers != k or k.chan_next != NULL or k.refs != 1 or not k.is_able or q.able != k:
+        return False                # it is served by other queues, too, or waits for something
+    if c.n_unacked or c.global_unacked or c.publish_seq != c.confirmed_seq or c.job != NULL:
+        return False
+    if c.is_in_confirms or c.is_in_batch or c.is_oversized or s.phase != MQTT_BEGINS:
+        return False
+    if s.aliases != NULL or s.n_out_topics or s.n_unanswered or s.n_kept or s.large_bytes:
+        return False
+    if s.is_denied or s.is_failed or s.session.sent.n or s.session.n_returned:
+        return False
+    return (q.ready == 0 and q.n_orphans == 0 and q.deliver == mqtt_queue_deliver
+            and q.n_consumers == 1 and not q.is_deleted and not q.is_closed)
+
+
+cdef void mqtt_look(link_t* l) noexcept nogil:
+    """Once in a while: a client of which nothing has been heard for some time, and which got
+    nothing, falls asleep. Pings do not wake it."""
+    cdef mqtt_t* s = l.mqtt
+    cdef chan_t* c
+    cdef u32 n_moved
+    if s == NULL or s.chan == NULL:
+        return
+    n_moved = <u32>(s.n_published + s.queue.n_delivered + s.queue.n_delivered_no_ack)
+    if n_moved != s.n_moved or not mqtt_is_quiet(l, s):
+        s.n_moved = n_moved
+        s.n_quiet = 0
+        return
+    s.n_quiet += 1
+    if s.n_quiet < QUIET_LOOKS:
+        return
+    c = s.chan
+    s.queue.refs += 1
+    channel_remove_consumer(s.consumer)
+    s.queue.n_consumers += 1        # for the others it is there
+    s.queue.is_asleep = True
+    mqtt_free_work(s)
+    link_remove_channel(l, c)
+    channel_free(c)
+    free(l.chans)
+    l.chans = NULL
+    l.cap_chans = 0
+    l.mqtt = mqtt_fall_asleep(s)
 
 
 cdef void mqtt_leave(link_t* l) noexcept nogil:
@@ -90,10 +141,17 @@ cdef void mqtt_leave(link_t* l) noexcept nogil:
         return
     if s.large_bytes:
         mqtt_large_is_over(l, s)
-    while s.chan.consumers != NULL:
-        channel_remove_consumer(s.chan.consumers)
-    mqtt_return(s)
+    if s.chan != NULL:
+        while s.chan.consumers != NULL:
+            channel_remove_consumer(s.chan.consumers)
+        mqtt_return(s)
+        mqtt_free_work(s)
+    else:
+        s.queue.is_asleep = False
+        s.queue.n_consumers -= 1
     if s.session.link == l:
         s.session.link = NULL
+    if s.chan == NULL:
+        queue_unref(s.queue)            # with it the session may go
     l.mqtt = NULL
-    mqtt_free(s)
+    free(s)

@@ -37,6 +37,8 @@ cdef bint give_direct(queue_t* q, const publish_t* m, const u8* ids, u32 ids_len
     cdef consumer_t* k = q.able
     cdef publish_t out
     cdef int rc
+    if k == NULL:
+        k = queue_wake(q)
     if q.ready or k == NULL or q.is_paused or q.n_orphans or q.sample != NULL:
         return False
     if not consumer_is_able(k) or k.chan.link.mqtt == NULL or m.body_len > LARGE_RECORD:

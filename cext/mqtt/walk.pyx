@@ -136,6 +136,17 @@ cdef inline int puback_walk(link_t* l, mqtt_t* s, u8 first, const u8* p, u32 n) 
 
 # ---- the walk ------------------------------------------------------------------------------------
 
+cdef bint read_lets_sleep(const u8* p, u64 n) noexcept nogil:
+    """Whether a read is one packet that needs nothing of the path of messages: a ping, or one for
+    Python."""
+    cdef u32 length
+    cdef u8 kind = p[0] >> 4 if n >= 2 else 0
+    cdef int head = varint_read(p + 1, n - 1, &length) if n >= 2 else 0
+    return head > 0 and n == 1 + <u64>head + length and (
+        kind == PACKET_PINGREQ or kind == PACKET_SUBSCRIBE or kind == PACKET_UNSUBSCRIBE
+        or kind == PACKET_DISCONNECT or kind == PACKET_AUTH)
+
+
 # hot
 cdef void retained_look_ahead(retained_t* retained, const u8* p, u64 n) noexcept nogil:
     """A retained PUBLISH is about to be taken, with n bytes at p behind it. What is known of a
@@ -187,6 +198,11 @@ cdef int mqtt_walk(link_t* l, const u8* buf, u64 n, u64* used) noexcept nogil:
     cdef u8 first
     cdef int head, rc
     used[0] = 0
+    if s != NULL and s.chan == NULL and not read_lets_sleep(buf, n):
+        s = mqtt_wake(l)
+        if s == NULL:
+            used[0] = n
+            return packet_fail(l, REASON_QUOTA, b"no memory")
     while n - at >= 2:
         p = buf + at
         head = varint_read(p + 1, n - at - 1, &length)
