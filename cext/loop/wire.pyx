@@ -2,8 +2,7 @@
 #
 # Input is read into the loop's one shared buffer; what is left of a frame is kept until the next
 # read, so an idle link owns no buffer. Link, which derives from it, is the session half: it says
-# what an event of the walk means. Whoever reads, walks or sends here goes by link/wire.pyx and
-# link/output.pyx. The loop knows links as wires, and no more.
+# what an event of the walk means. The loop knows links as wires. See link/wire.pyx, output.pyx.
 
 
 # Freeing one needs its Loop: the garbage collector must not take that away first.
