@@ -48,6 +48,7 @@ from lavinmq.vhost.vhosts import VHosts
 
 if TYPE_CHECKING:
     from lavinmq.client.rounds import Rounds
+    from lavinmq.client.sockets import Sockets
     from lavinmq.integrity.keeper import Integrity
     from lavinmq.vhost.exchange import Exchange
     from lavinmq.vhost.queue import Queue
@@ -204,6 +205,8 @@ class Broker:
         self.federation: Federation | None = None
         self.rounds: Rounds | None = None
         """Looks after the connections of both."""
+        self.sockets: Sockets | None = None
+        """Those of the same connections."""
         self.cluster: Cluster | None = None
         self.refuses: Callable[[], str] | None = None
         """Says why nothing but reading streams is served; None: all is."""

@@ -31,7 +31,8 @@ cdef class Input:
     cdef u64 rested_at          # `bytes_in` of the last call of `rest`
     cdef u64 frame_max
     cdef readonly u64 max_body
-    cdef dict ports
+    cdef Port only              # the port, as long as there is one
+    cdef dict ports             # those that there are; None = one or none
     cdef Port last
     cdef list touched
     cdef list events
@@ -45,9 +46,6 @@ cdef class Input:
     def __cinit__(self, u64 frame_max=131072, u64 max_body=128 << 20):
         self.cap_most = max(frame_max + FRAME_OVERHEAD, <u64>BUFFER_SIZE)
         self.frame_max, self.max_body = frame_max, max_body
-        self.ports = {}
-        self.touched = []
-        self.events = []
 
     def __dealloc__(self):
         free(self.p)
@@ -98,12 +96,36 @@ cdef class Input:
 
     def open(self, Port port):
         """Hear a channel."""
+        if self.ports is None and (self.only is None or self.only.number == port.number):
+            self.only = port
+            return
+        if self.ports is None:
+            self.ports = {self.only.number: self.only}
+            self.only = None
         self.ports[port.number] = port
+
+    cpdef Port port(self, int number):
+        """The channel of that number; None: it is not heard."""
+        if self.ports is not None:
+            return self.ports.get(number)
+        return self.only if self.only is not None and self.only.number == number else None
+
+    def all_ports(self):
+        """The channels that are heard."""
+        if self.ports is not None:
+            return list(self.ports.values())
+        return [] if self.only is None else [self.only]
 
     def forget(self, int number):
         """Hear a channel no more."""
-        self.ports.pop(number, None)
         self.last = None
+        if self.ports is not None:
+            self.ports.pop(number, None)
+            if len(self.ports) == 1:
+                self.only = next(iter(self.ports.values()))
+                self.ports = None
+        elif self.only is not None and self.only.number == number:
+            self.only = None
 
     def feed(self, data):
         """As if the peer had sent `data`; return the events. Raises: ProtocolViolation."""
@@ -140,23 +162,31 @@ cdef class Input:
             self.walk()
         self.is_spent = True
         self.give_back(BUFFER_LEAST_SIZE)
-        events = self.events
-        if events:
-            self.events = []
-        return events
+        events, self.events = self.events, None
+        return [] if events is None else events
 
     def take_touched(self):
         """Ports with new messages or confirms since the last call."""
         cdef list touched = self.touched
-        if touched:
-            self.touched = []
-            for port in touched:
-                (<Port>port).is_touched = False
+        if touched is None:
+            return []
+        self.touched = None
+        for port in touched:
+            (<Port>port).is_touched = False
         return touched
+
+    cdef int tell(self, int channel, u32 method, bytes payload, Message message) except -1:
+        """There is an event."""
+        if self.events is None:
+            self.events = []
+        self.events.append((channel, method, payload, message))
+        return 0
 
     cdef int touch(self, Port port) except -1:
         if not port.is_touched:
             port.is_touched = True
+            if self.touched is None:
+                self.touched = []
             self.touched.append(port)
         return 0
 
@@ -175,7 +205,7 @@ cdef class Input:
                     break
                 if p[7 + size] != FRAME_END:
                     raise ProtocolViolation(f"a frame ends with {p[7 + size]}")
-                if len(self.events) >= EVENTS_MOST:
+                if self.events is not None and len(self.events) >= EVENTS_MOST:
                     self.has_more = True
                     break
                 at += size + FRAME_OVERHEAD
@@ -194,10 +224,10 @@ cdef class Input:
                 raise ProtocolViolation("a heartbeat on a channel")
             return 0
         if port is None or port.number != channel:
-            port = self.ports.get(channel)
+            port = self.port(channel)
             if port is None:
                 if channel == 0 and kind == FRAME_METHOD and size >= 4:
-                    self.events.append((0, be32(p), p[:size], None))
+                    self.tell(0, be32(p), p[:size], None)
                     return 0
                 raise ProtocolViolation(f"a frame of kind {kind} for channel {channel}, not open")
             self.last = port
@@ -229,7 +259,7 @@ cdef class Input:
                 raise ProtocolViolation("a confirm is cut short")
             port.ring.confirmed(be64(p + 4), p[12] & 1, method == M_ACK)
             return self.touch(port)
-        self.events.append((port.number, method, p[:size], None))
+        self.tell(port.number, method, p[:size], None)
         return 0
 
     cdef int on_header(self, Port port, const u8* p, u64 size) except -1:
@@ -293,7 +323,7 @@ cdef class Input:
             if port.ring is not None:
                 port.ring.returned(message)
                 self.touch(port)
-            self.events.append((port.number, port.method, b"", message))
+            self.tell(port.number, port.method, b"", message)
             return 0
         if port.tracker is not None:
             is_settled = port.no_ack or (
@@ -309,7 +339,7 @@ cdef class Input:
             if not is_settled:
                 message.tracker = port.tracker
         if port.method == M_GET_OK:
-            self.events.append((port.number, port.method, b"", message))
+            self.tell(port.number, port.method, b"", message)
             return 0
         port.messages.append(message)
         port.backlog += PyBytes_GET_SIZE(message.body)

@@ -28,6 +28,7 @@ cdef class Port:
     cdef readonly Ring ring
     cdef readonly Tracker tracker
     cdef public object owner
+    cdef public object chan     # the channel, unless it was closed here
     cdef public bint no_ack     # of all deliveries
     cdef set settled_tags       # of consumers whose deliveries are settled; None = no such
     cdef list messages

@@ -108,11 +108,12 @@ cdef class Ring:
     cdef i64 born_ns
     cdef u64[N_OUTCOMES] wants
     cdef u64[N_OUTCOMES] counts
-    cdef u64[LATENCY_BUCKETS] latencies
+    cdef u64* latencies         # LATENCY_BUCKETS of them; NULL = nothing was confirmed
     cdef readonly dict dropped_by  # how many were dropped, by reason
     cdef list ended             # receipts with callbacks to run
     cdef list outcomes          # what callbacks are to be told
-    cdef set loose              # receipts that somebody waits for, of messages that a file has
+    cdef set loose              # receipts that somebody waits for, of messages that a file has;
+                                # None = never any
     cdef readonly u64 count     # messages held
     cdef readonly u64 n_bytes   # of their bodies, properties and targets
     cdef readonly u64 capacity
@@ -136,7 +137,6 @@ cdef class Ring:
         self.dropped_by = {}
         self.ended = []
         self.outcomes = []
-        self.loose = set()
         self.low_tag = self.next_tag = 1
         self.is_awake = True
         self.born_ns = client_now()
@@ -147,6 +147,7 @@ cdef class Ring:
             self.clear(self.slots + (seq & self.mask))
         self.free_slots()
         self.free_tags()
+        free(self.latencies)
 
     cdef void free_slots(self) noexcept:
         if self.slots != &self.one_slot:
@@ -183,7 +184,7 @@ cdef class Ring:
         self.ttl_ns = ttl_ms * 1000000
         self.confirms, self.retries_nacks, self.is_stamped = confirms, retry_nacks, stamped
         self.flags = FLAG_MANDATORY if mandatory else 0
-        self.defaults = dict(properties or {})
+        self.defaults = {} if properties is None else properties
         self.props = encode_properties(self.defaults)
         self.exchange_name, self.key_name = exchange, routing_key
         self.target = self.target_of(exchange, routing_key)
@@ -389,7 +390,8 @@ cdef class Ring:
             self.put_message(body, props, target, flags | FLAG_STAMPED, receipt)
             self.slots[(self.tail - 1) & self.mask].flags |= FLAG_FILED
             self.published -= is_counted
-            self.loose.discard(receipt)
+            if self.loose is not None:
+                self.loose.discard(receipt)
             self.rouse()
         return True
 
@@ -435,7 +437,8 @@ cdef class Ring:
             if receipt.first == LOOSE and receipt.left:
                 self.counts[OUTCOME_SPILLED] += 1
                 receipt.end(OUTCOME_SPILLED, None)
-            self.loose.discard(receipt)
+            if self.loose is not None:
+                self.loose.discard(receipt)
 
     def batch(self):
         """A receipt for `add_many`; it ends no earlier than `seal` was called."""
@@ -779,6 +782,13 @@ cdef class Ring:
         s = self.slots + (seq & self.mask)
         return s if self.head <= seq < self.tail and s.state == SLOT_SENT else NULL
 
+    cdef int count_latencies(self) except -1:
+        """The first one is confirmed."""
+        self.latencies = <u64*>calloc(LATENCY_BUCKETS, sizeof(u64))
+        if self.latencies == NULL:
+            raise MemoryError
+        return 0
+
     cdef int answered(self, u64 seq, bint is_ack, i64 now) except -1:
         cdef slot_t* s = self.slots + (seq & self.mask)
         cdef u64 micro = <u64>(now - s.at_ns) // 1000
@@ -787,6 +797,8 @@ cdef class Ring:
         self.in_flight -= 1
         if is_ack:
             if s.flags & FLAG_RETURNED == 0:
+                if self.latencies == NULL:
+                    self.count_latencies()
                 self.latencies[min(client_log2(micro), LATENCY_BUCKETS - 1)] += 1
                 self.latency_sum += micro / 1e6
                 return self.finish(seq, OUTCOME_CONFIRMED, None)
@@ -850,6 +862,8 @@ cdef class Ring:
         """Keep a receipt that somebody waits for."""
         cdef slot_t* s
         if receipt.first == LOOSE:
+            if self.loose is None:
+                self.loose = set()
             self.loose.add(receipt)
         elif self.head <= receipt.first < self.tail:
             s = self.slots + (receipt.first & self.mask)
@@ -959,6 +973,8 @@ cdef class Ring:
     def latency_buckets(self):
         """Confirms by latency: those of less than 2, 4, 8 … microseconds, not added up."""
         with cython.critical_section(self):
+            if self.latencies == NULL:
+                return [0] * LATENCY_BUCKETS
             return [self.latencies[i] for i in range(LATENCY_BUCKETS)]
 
     @property

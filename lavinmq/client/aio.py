@@ -42,7 +42,7 @@ class AsyncProducer(BaseProducer):
     __slots__ = ("_room",)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._room: list[asyncio.Future[None]] = []
+        self._room: tuple[asyncio.Future[None], ...] = ()
         super().__init__(*args, **kwargs)
 
     async def open(self) -> Self:
@@ -93,13 +93,12 @@ class AsyncProducer(BaseProducer):
                     if self._error is not None or self._closing:
                         raise self._error or ClosedError("the producer was closed")
                     waiter: asyncio.Future[None] = self.core.loop.create_future()
-                    self._room.append(waiter)
+                    self._room += (waiter,)
                     self._waiting_for_room = len(self._room)
                     try:
                         await waiter
                     finally:
-                        with contextlib.suppress(ValueError):
-                            self._room.remove(waiter)
+                        self._room = tuple(each for each in self._room if each is not waiter)
                         self._waiting_for_room = len(self._room)
         except TimeoutError:
             raise BufferFullError(f"no room within {timeout:g} s") from None
@@ -158,7 +157,7 @@ class AsyncConsumer(BaseConsumer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._lists: list[list[Message]] = []
         self._waiters: list[asyncio.Future[None]] = []
-        self._workers: list[asyncio.Task[None]] = []
+        self._workers: tuple[asyncio.Task[None], ...] = ()
         super().__init__(*args, **kwargs)
 
     async def open(self) -> Self:
@@ -283,9 +282,9 @@ class AsyncConsumer(BaseConsumer):
             inboxes: list[asyncio.Queue[Message] | None] = [None] * workers
         else:
             inboxes = [asyncio.Queue() for _ in range(workers)]
-            self._workers.append(self.core.spawn(self._spread(inboxes, partition_by, requeue)))
+            self._workers += (self.core.spawn(self._spread(inboxes, partition_by, requeue)),)
         for inbox in inboxes:
-            self._workers.append(self.core.spawn(self._work(handler, inbox, requeue, auto_ack)))
+            self._workers += (self.core.spawn(self._work(handler, inbox, requeue, auto_ack)),)
 
     async def _spread(
         self, inboxes: list[Any], partition_by: Callable[[Message], object], requeue: bool

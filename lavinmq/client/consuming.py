@@ -76,8 +76,8 @@ class BaseConsumer(Member):
         self.failures = 0
         self.handler_errors = 0
         self.resubscriptions = 0
-        self._hooks: dict[str, list[Hook]] = {}
-        """By event; those that somebody wants to hear of."""
+        self._hooks: tuple[tuple[str, Hook], ...] = ()
+        """Events that somebody wants to hear of, and who."""
         self._declares = declare
         self.is_bounded = no_ack
         """Whether reading stops while the program has very much to take: of messages that need no
@@ -157,12 +157,13 @@ class BaseConsumer(Member):
         return self._hook("unacked_age", callback)
 
     def _hook(self, name: str, callback: Hook) -> Hook:
-        self._hooks.setdefault(name, []).append(callback)
+        self._hooks += ((name, callback),)
         return callback
 
     def _tell(self, name: str, *values: Any) -> None:
-        for callback in self._hooks.get(name, ()):
-            self.core.dispatch(self.core.guarded, callback, values)
+        for event, callback in self._hooks:
+            if event == name:
+                self.core.dispatch(self.core.guarded, callback, values)
 
     def handler_failed(self, message: Message, error: BaseException, requeue: bool) -> None:
         """The program's code raised: refuse the message, and tell."""

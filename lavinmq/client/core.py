@@ -22,7 +22,6 @@ import ssl
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
-from functools import partial
 from typing import Any, Final, Protocol
 
 from lavinmq.client.config import Config
@@ -107,6 +106,16 @@ class Owner(Protocol):
         """There will be no other connection."""
 
 
+class Steward(Protocol):
+    """Who has clients that are no program's: it knows where they connect to, and hears of all."""
+
+    async def opened(self) -> Link:
+        """Make the next connection. Raises: ClientConnectionError and the like."""
+
+    def heard(self, event: str, *values: Any) -> None:
+        """Something has happened of which a program's callbacks are told."""
+
+
 class Core:
     """One connection of a client, again and again; started in an event loop.
 
@@ -116,11 +125,11 @@ class Core:
 
     __slots__ = (
         "_admin", "_admin_lock", "_blocked_seconds", "_delay_s", "_done_at", "_done_before",
-        "_endpoints", "_failures", "_first", "_is_started", "_known", "_known_most", "_next",
+        "_ended", "_ended_most", "_endpoints", "_failures", "_first", "_is_started", "_next",
         "_since", "_supervisor", "_tasks", "_up_since", "_waiting", "_watcher", "bytes_in",
         "bytes_out", "callbacks", "config", "connects", "dispatch", "front",
-        "is_beside", "last_error", "link", "loop", "members", "opening", "owner", "poll_detected",
-        "reconnect_attempts", "reconnects", "rounds", "state",
+        "is_beside", "last_error", "link", "loop", "members", "owner", "poll_detected",
+        "reconnect_attempts", "reconnects", "rounds", "state", "steward",
         "target", "topology",
     )  # fmt: skip
 
@@ -138,8 +147,9 @@ class Core:
         self.is_beside = beside is not None
         self.topology: Topology = Topology() if beside is None else beside.topology
         self.members: dict[Member, None] = {}
-        self._known: list[weakref.ref[Any]] = []
-        self._known_most = 16
+        self._ended: tuple[weakref.ref[Any], ...] = ()
+        """Members that somebody may still have."""
+        self._ended_most = 16
         self._done_before = 0
         self.callbacks: dict[str, list[Callable[..., Any]]] = (
             {} if beside is None else beside.callbacks
@@ -153,11 +163,11 @@ class Core:
         self._blocked_seconds = 0.0
         self.loop: asyncio.AbstractEventLoop
         self._since = 0.0
-        self.opening: Callable[[], Awaitable[Link]] = self._open_next
-        """Makes the next connection; others than programs have their own ways."""
-        self._endpoints = list(target.endpoints)
+        self.steward: Steward | None = None
+        """In place of the program's callbacks and of where it says to connect to."""
+        self._endpoints = target.endpoints
         if config.failover == "shuffle":
-            random.shuffle(self._endpoints)
+            self._endpoints = tuple(random.sample(self._endpoints, len(self._endpoints)))
         self._next = 0
         self._admin: Chan | None = None
         self._tasks: dict[asyncio.Task[Any], None] = {}
@@ -167,7 +177,7 @@ class Core:
         self._failures, self._delay_s = 0, 0.0
         self._up_since, self._done_at = 0.0, 0
         """When the connection that there is, or was last, was made; what was done until then."""
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: tuple[asyncio.Future[None], ...] = ()
         """Who waits for another state."""
         self._admin_lock: asyncio.Lock | None = None
         self._watcher: asyncio.TimerHandle | None = None
@@ -240,7 +250,7 @@ class Core:
                     if self.link is not None and self.is_connected:
                         return self.link
                     waiting: asyncio.Future[None] = self.loop.create_future()
-                    self._waiting.append(waiting)
+                    self._waiting += (waiting,)
                     await waiting
         except TimeoutError:
             cause = f": {self.last_error}" if self.last_error else ""
@@ -301,10 +311,6 @@ class Core:
         if self.state in (ConnectionState.CLOSING, ConnectionState.CLOSED):
             raise ClosedError("the client was closed")
         self.members[member] = None
-        self._known.append(weakref.ref(member))
-        if len(self._known) > self._known_most:
-            self._known = [each for each in self._known if each() is not None]
-            self._known_most = 2 * len(self._known) + 16
         link = self.link
         if link is not None and self.is_connected:
             try:
@@ -323,18 +329,29 @@ class Core:
 
     def everybody(self) -> list[Any]:
         """Producers and consumers whose figures count, also those that have ended."""
-        return [member for each in self._known if (member := each()) is not None]
+        ended = [member for each in self._ended if (member := each()) is not None]
+        return [*ended, *self.members]
 
     def exit(self, member: Member) -> None:
         """A producer or a consumer has ended."""
         if member in self.members:
             del self.members[member]
             self._done_before += member.done
+            self._remember(member)
+
+    def _remember(self, member: Member) -> None:
+        self._ended += (weakref.ref(member),)
+        if len(self._ended) > self._ended_most:
+            self._ended = tuple(each for each in self._ended if each() is not None)
+            self._ended_most = 2 * len(self._ended) + 16
 
     # ---- callbacks and tasks
 
     def tell(self, event: str, *values: Any) -> None:
         """Hand an event to the program's callbacks."""
+        if self.steward is not None:
+            self.loop.call_soon(self.steward.heard, event, *values)
+            return
         for callback in self.callbacks.get(event, ()):
             self.dispatch(self.guarded, callback, values)
         if event == "error" and not self.callbacks.get("error"):
@@ -407,7 +424,7 @@ class Core:
         if old is ConnectionState.BLOCKED:
             self._blocked_seconds += now - self._since
         self._since, self.state = now, state
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting = self._waiting, ()
         for each in waiting:
             if not each.done():
                 each.set_result(None)
@@ -437,7 +454,7 @@ class Core:
     async def _try(self) -> bool:
         """Connect; whether that is all: there is a connection, or there will be none."""
         try:
-            link = await self.opening()
+            link = await (self.steward or self).opened()
             self._up_since, self._done_at = self.loop.time(), self._done()
             try:
                 await self._begin(link)
@@ -454,11 +471,12 @@ class Core:
         if self._first is not None and not self._first.done():
             self._first.set_result(None)
         self._first = None
-        link.lost.add_done_callback(partial(self._over, link))
         return True
 
-    def _over(self, link: Link, _: object) -> None:
-        if self.state not in (ConnectionState.CLOSING, ConnectionState.CLOSED):
+    def over(self, link: Link) -> None:
+        """A connection has ended. Who is just making it has seen that by itself."""
+        is_ours = self.link is link and self._supervisor is None
+        if is_ours and self.state not in (ConnectionState.CLOSING, ConnectionState.CLOSED):
             self._supervisor = self.loop.create_task(self._supervise(link))
 
     def _ends_with(self, link: Link) -> bool:
@@ -492,7 +510,7 @@ class Core:
         await asyncio.sleep(self._delay_s)
         return True
 
-    async def _open_next(self) -> Link:
+    async def opened(self) -> Link:
         """Connect to the host whose turn it is. Raises: ClientConnectionError and the like."""
         return await open_link(self.config, self.target, self._endpoint())
 
@@ -522,7 +540,7 @@ class Core:
 
     async def _begin(self, link: Link) -> None:
         """Restore on a new connection all that there was. Raises: why it ended."""
-        link.on_blocked = self._on_blocked
+        link.owner = self
         link.is_watched()
         self.connects += 1
         self._admin = None
@@ -611,6 +629,7 @@ class Core:
         self.set_state(ConnectionState.CLOSED, cause)
         members, self.members = self.members, {}
         for member in members:
+            self._remember(member)
             member.finish(cause)
 
     def _give_up(self, cause: Exception) -> None:
@@ -629,7 +648,8 @@ class Core:
         self.last_error = self.last_error or cause
         self._finish(cause)
 
-    def _on_blocked(self, reason: str | None) -> None:
+    def blocked(self, reason: str | None) -> None:
+        """The broker takes no messages for now, or (None) does again."""
         if reason is None:
             self.set_state(ConnectionState.CONNECTED, None)
             self.tell("unblocked")

@@ -86,6 +86,20 @@ class Sender(Protocol):
         """Something of this channel came, or went."""
 
 
+class Owner(Protocol):
+    """Who has a connection."""
+
+    def blocked(self, reason: str | None) -> None:
+        """The broker takes no messages for now, or (None) does again."""
+
+    def over(self, link: Link) -> None:
+        """It has ended; told in another turn of the loop."""
+
+
+Question = tuple[frozenset[int], asyncio.Future[Any]]
+"""Which methods answer it, and who waits for that."""
+
+
 class Chan:
     """A channel as the client sees it; closed for good once `error` is set."""
 
@@ -107,7 +121,7 @@ class Chan:
         self.on_cancel: Callable[[Chan, str], None] | None = None
         self.on_close: Callable[[Chan, Exception], None] | None = None
         self.on_return: Callable[[_engine.Message], None] | None = None
-        self._waiting: list[tuple[frozenset[int], asyncio.Future[Any]]] = []
+        self._waiting: tuple[Question, ...] = ()
 
     def send(self, name: str, *values: Any) -> None:
         """Send a method without waiting. Raises: what ended the channel."""
@@ -124,7 +138,7 @@ class Chan:
         """
         self.send(name, *values)
         future: asyncio.Future[Any] = self.link.loop.create_future()
-        self._waiting.append((methods.REPLIES[methods.IDS[name]], future))
+        self._waiting += ((methods.REPLIES[methods.IDS[name]], future),)
         try:
             async with asyncio.timeout(self.link.config.rpc_timeout):
                 return await future
@@ -142,12 +156,14 @@ class Chan:
         """A method came that may be an answer. Raises: ProtocolViolation when nobody asked."""
         while self._waiting and self._waiting[0][1].cancelled():
             # Who asked went away; this is its answer.
-            expected, _ = self._waiting.pop(0)
+            (expected, _), *rest = self._waiting
+            self._waiting = tuple(rest)
             if method in expected:
                 return
         if not self._waiting or method not in self._waiting[0][0]:
             raise ProtocolViolation(f"{methods.name_of(method)}, which nobody asked for")
-        _, future = self._waiting.pop(0)
+        (_, future), *rest = self._waiting
+        self._waiting = tuple(rest)
         if method == methods.IDS["basic.get-empty"]:
             future.set_result(None)
         elif message is not None:
@@ -161,7 +177,7 @@ class Chan:
             self.error = error
             if self.on_close:
                 self.on_close(self, error)
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting = self._waiting, ()
         for _, future in waiting:
             if not future.done():
                 future.set_exception(error)
@@ -181,9 +197,9 @@ class Link(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_closing", "_expected", "_gone", "_parted", "_scheduled", "_stoppers", "_timer",
-        "_writers", "blocked_since", "bytes_out", "channel_max", "chans", "config",
+        "_writers", "blocked_since", "bytes_out", "channel_max", "config",
         "frame_max", "heartbeat", "input", "is_open", "is_paused", "last_read",
-        "last_write", "loop", "lost", "name", "on_blocked", "out", "root",
+        "last_write", "loop", "lost", "name", "out", "owner", "root",
         "server_properties", "target", "transport",
     )  # fmt: skip
 
@@ -200,20 +216,20 @@ class Link(asyncio.BufferedProtocol):
         self._parted: asyncio.Future[None] | None = None
         """Until the transport is gone; who closes waits for it."""
         self.root = Chan(self, None)
-        self.chans: dict[int, Chan] = {0: self.root}
         self.frame_max, self.channel_max, self.heartbeat = config.frame_max, 0, 0
         self.server_properties: dict[str, Any] = {}
         self.is_open = self.is_paused = False
         self.blocked_since: float | None = None
-        self.on_blocked: Callable[[str | None], None] | None = None
+        self.owner: Owner | None = None
         self.bytes_out = 0
         self.last_read = self.last_write = loop.time()
-        self._expected: dict[int, asyncio.Future[tuple[Any, ...]]] = {}
+        self._expected: dict[int, asyncio.Future[tuple[Any, ...]]] | None = None
+        """Of the handshake."""
         self._scheduled = self._closing = False
         self._timer: asyncio.TimerHandle | None = None
         self._stoppers: frozenset[object] = NOBODY
         self._gone: frozenset[int] = NOBODY
-        self._writers: list[asyncio.Future[None]] = []
+        self._writers: tuple[asyncio.Future[None], ...] = ()
 
     # ---- the transport's side
 
@@ -280,7 +296,7 @@ class Link(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """It does again."""
         self.is_paused = False
-        waiters, self._writers = self._writers, []
+        waiters, self._writers = self._writers, ()
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -290,7 +306,7 @@ class Link(asyncio.BufferedProtocol):
         """Wait until the peer takes more."""
         while self.is_paused and not self.lost.done():
             waiter: asyncio.Future[None] = self.loop.create_future()
-            self._writers.append(waiter)
+            self._writers += (waiter,)
             await waiter
 
     def hold_reading(self, who: object, is_held: bool) -> None:
@@ -347,8 +363,9 @@ class Link(asyncio.BufferedProtocol):
     def _round(self) -> bool:
         """Let each one send a piece; whether there may be more."""
         is_busy = False
-        for chan in list(self.chans.values()):
-            if chan.sender is None:
+        for port in self.input.all_ports():
+            chan: Chan | None = port.chan
+            if chan is None or chan.sender is None:
                 continue
             chan.sender.send(self.out, CHUNK)
             if len(self.out) >= CHUNK:
@@ -399,7 +416,7 @@ class Link(asyncio.BufferedProtocol):
         self.root.send("connection.open", self.target.vhost, "", False)
         await opened
         self.is_open = True
-        self._expected.clear()  # with the room that it had
+        self._expected = None
         self._beat()
 
     async def _secret(self) -> bytes:
@@ -436,7 +453,7 @@ class Link(asyncio.BufferedProtocol):
         if self.lost.done():
             future.set_exception(self.lost.result())
         else:
-            self._expected[methods.IDS[name]] = future
+            self._expected = {**(self._expected or {}), methods.IDS[name]: future}
         return future
 
     # ---- events
@@ -450,7 +467,8 @@ class Link(asyncio.BufferedProtocol):
         if number == 0:
             self._on_connection(method, payload)
             return
-        chan = self.chans.get(number)
+        port = self.input.port(number)
+        chan: Chan | None = None if port is None else port.chan
         if chan is None:
             return  # it was closed by what came before in the same piece
         name = methods.name_of(method)
@@ -486,7 +504,7 @@ class Link(asyncio.BufferedProtocol):
         if method not in methods.FORMS:
             raise ProtocolViolation(f"{name} is not known")
         values = _decoded(method, payload)
-        expected = self._expected.pop(method, None)
+        expected = self._expected.pop(method, None) if self._expected else None
         if expected is not None:
             if not expected.done():
                 expected.set_result(values)
@@ -497,12 +515,12 @@ class Link(asyncio.BufferedProtocol):
         elif name == "connection.blocked":
             if self.blocked_since is None:
                 self.blocked_since = self.loop.time()
-            if self.on_blocked:
-                self.on_blocked(values[0])
+            if self.owner is not None:
+                self.owner.blocked(values[0])
         elif name == "connection.unblocked":
             self.blocked_since = None
-            if self.on_blocked:
-                self.on_blocked(None)
+            if self.owner is not None:
+                self.owner.blocked(None)
         elif name == "connection.close-ok" and self._closing:
             self.end(ClosedError("the connection was closed"))
         else:
@@ -519,26 +537,25 @@ class Link(asyncio.BufferedProtocol):
     ) -> Chan:
         """Open a channel. Raises: ClientConnectionError."""
         limit = self.channel_max or 65_535
-        number = next(
-            (n for n in range(1, limit + 1) if n not in self.chans and n not in self._gone), 0
-        )
+        number = next((n for n in range(1, limit + 1) if self.input.port(n) is None), 0)
         if not number:
             raise ConnectionLost(f"all {limit} channels of the connection are in use")
         port = _engine.Port(number, ring, tracker, owner)
-        chan = self.chans[number] = Chan(self, port)
+        chan = port.chan = Chan(self, port)
         self.input.open(port)
         await chan.call("channel.open", "")
         return chan
 
     def forget(self, chan: Chan) -> None:
         """A channel is closed on both sides; its number may be used again."""
-        if self.chans.get(chan.number) is chan:
-            del self.chans[chan.number]
+        if chan.number and chan.port.chan is chan:
+            chan.port.chan = None
             self.input.forget(chan.number)
 
     def discard(self, chan: Chan) -> None:
         """Close a channel without waiting for the answer."""
-        if self.chans.pop(chan.number, None) is not chan or self.lost.done():
+        is_open, chan.port.chan = chan.port.chan is chan, None
+        if not is_open or self.lost.done():
             return
         self._gone |= {chan.number}
         number = methods.IDS["channel.close"]
@@ -606,13 +623,17 @@ class Link(asyncio.BufferedProtocol):
         self.lost.set_result(cause)
         if self._timer:
             self._timer.cancel()
-        for expected in self._expected.values():
+        for expected in (self._expected or {}).values():
             if not expected.done():
                 expected.set_exception(cause)
                 expected.exception()
-        self._expected.clear()
-        for chan in list(self.chans.values()):
-            chan.fail(cause)
+        self._expected = None
+        self.root.fail(cause)
+        for port in self.input.all_ports():
+            if port.chan is not None:
+                port.chan.fail(cause)
+        if self.owner is not None:
+            self.loop.call_soon(self.owner.over, self)
         for waiter in self._writers:
             if not waiter.done():
                 waiter.set_result(None)

@@ -9,6 +9,7 @@ import ssl
 from lavinmq.client.config import Config, keepalive
 from lavinmq.client.errors import ClientConnectionError, ConfigError, ConnectionLost
 from lavinmq.client.link import Link
+from lavinmq.client.sockets import Sockets
 from lavinmq.client.url import Endpoint, Target
 from lavinmq.client.websocket import WebSocket
 
@@ -29,13 +30,17 @@ def tls_context(config: Config) -> ssl.SSLContext:
     return context
 
 
-async def open_link(config: Config, target: Target, endpoint: Endpoint, name: str = "") -> Link:
-    """Connect and shake hands. Args: name: the connection's, in place of that of `config`.
-    Raises: ClientConnectionError and the like, ssl.SSLError."""
+async def open_link(
+    config: Config, target: Target, endpoint: Endpoint, name: str = "",
+    sockets: Sockets | None = None,
+) -> Link:  # fmt: skip
+    """Connect and shake hands. Args: name: the connection's, in place of that of `config`; sockets:
+    among which it is, if it is plain TCP. Raises: ClientConnectionError and the like, ssl.SSLError.
+    """
     link = Link(config, target, asyncio.get_running_loop(), name)
     try:
         async with asyncio.timeout(config.connect_timeout):
-            await _connect(link, config, endpoint)
+            await _connect(link, config, endpoint, sockets)
             await link.open()
     except TimeoutError:
         error = ClientConnectionError(
@@ -59,9 +64,14 @@ async def open_link(config: Config, target: Target, endpoint: Endpoint, name: st
     return link
 
 
-async def _connect(link: Link, config: Config, endpoint: Endpoint) -> None:
+async def _connect(link: Link, config: Config, endpoint: Endpoint, sockets: Sockets | None) -> None:
     """Make the transport of a link. Raises: OSError."""
     loop = link.loop
+    if sockets is not None and endpoint.scheme == "amqp":
+        sock = await _reach(loop, endpoint)
+        _prepare(sock, config)
+        sockets.add(link, sock)
+        return
     made = link if not endpoint.is_websocket else WebSocket(link, endpoint)
     if endpoint.scheme == "unix":
         await loop.create_unix_connection(lambda: made, endpoint.path)
@@ -77,6 +87,24 @@ async def _connect(link: Link, config: Config, endpoint: Endpoint) -> None:
     _prepare(transport.get_extra_info("socket"), config)
     if isinstance(made, WebSocket):
         await made.ready
+
+
+async def _reach(loop: asyncio.AbstractEventLoop, endpoint: Endpoint) -> socket.socket:
+    """Connect to the first of the addresses of a host that answers. Raises: OSError."""
+    failure: OSError | None = None
+    for row in await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM):
+        sock = socket.socket(row[0], row[1] | socket.SOCK_NONBLOCK, row[2])
+        try:
+            await loop.sock_connect(sock, row[4])
+        except OSError as error:
+            sock.close()
+            failure = failure or error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise failure or OSError(f"{endpoint.host} has no address")
 
 
 def _prepare(sock: socket.socket | None, config: Config) -> None:

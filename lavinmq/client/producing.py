@@ -33,6 +33,8 @@ from lavinmq.client.spill import Spill, name_for
 from lavinmq.client.values import BufferPolicy, DropReason, PublishMode
 
 ROUNDS: Final = 2
+PERSISTENT: Final[dict[str, Any]] = {"delivery_mode": 2}
+"""What messages are like, if nothing else is said; nobody changes it."""
 CALLBACKS: Final = {
     "drop": "dropped", "confirm": "confirmed", "nack": "nacked", "return": "returned",
 }  # fmt: skip
@@ -68,9 +70,9 @@ class BaseProducer(_engine.Ring, Member):
         self.mode, self.policy, self.id = mode, policy, uuid.uuid4().hex
         self.label = f"{exchange}/{routing_key}" if queue is None else queue
         self._declares = declare and queue is not None
-        self._hooks: dict[str, list[Hook]] = {}
-        """By event; those that somebody wants to hear of."""
-        self._watchers: list[tuple[int, Callable[[], None]]] = []
+        self._hooks: tuple[tuple[str, Hook], ...] = ()
+        """Events that somebody wants to hear of, and who."""
+        self._watchers: tuple[tuple[int, Callable[[], None]], ...] = ()
         self._waiting_for_room = 0
         self._error: Exception | None = None
         self._chan: Chan | None = None
@@ -79,9 +81,9 @@ class BaseProducer(_engine.Ring, Member):
         self._closing = False
         self._timer: asyncio.TimerHandle | None = None
         self._reserve: Reserve | None = None
-        defaults: dict[str, Any] = {"delivery_mode": 2, **(properties or {})}
+        defaults = {**PERSISTENT, **properties} if properties else PERSISTENT
         if config.deduplicate:
-            self._identify(defaults)
+            defaults = self._identified(defaults)
         self.configure(
             exchange=exchange,
             routing_key=routing_key if queue is None else queue,
@@ -109,13 +111,11 @@ class BaseProducer(_engine.Ring, Member):
             self._reserve = Reserve(self, spill, self._renew_accepting, self._tell_error)
         self._renew_accepting()
 
-    def _identify(self, defaults: dict[str, Any]) -> None:
-        """Give each message an id that stays, however often it is sent."""
+    def _identified(self, defaults: dict[str, Any]) -> dict[str, Any]:
+        """The same, with an id for each message that stays, however often it is sent."""
         mark = f"{self.id}-{_engine.SEQUENCE_MARK}"
-        defaults.setdefault("message_id", mark)
-        headers = dict(defaults.get("headers") or {})
-        headers.setdefault("x-deduplication-header", mark)
-        defaults["headers"] = headers
+        headers = {"x-deduplication-header": mark, **(defaults.get("headers") or {})}
+        return {"message_id": mark, **defaults, "headers": headers}
 
     # ---- what the program sees
 
@@ -170,14 +170,18 @@ class BaseProducer(_engine.Ring, Member):
         return self._hook("error", callback)
 
     def _hook(self, name: str, callback: Hook) -> Hook:
-        self._hooks.setdefault(name, []).append(callback)
+        self._hooks += ((name, callback),)
         if name in CALLBACKS and not (name == "return" and self.mode is not PublishMode.CONFIRM):
             self.want(CALLBACKS[name])
         return callback
 
+    def _tell(self, name: str, *values: Any) -> None:
+        for event, callback in self._hooks:
+            if event == name:
+                self.core.dispatch(self.core.guarded, callback, values)
+
     def _tell_error(self, error: Exception) -> None:
-        for callback in self._hooks.get("error", ()):
-            self.core.dispatch(self.core.guarded, callback, (error,))
+        self._tell("error", error)
         self.core.tell("error", error)
 
     # ---- hooks of the engine
@@ -310,8 +314,7 @@ class BaseProducer(_engine.Ring, Member):
         return not isinstance(error, NotFound)
 
     def _on_return(self, message: Message) -> None:
-        for callback in self._hooks.get("return", ()):
-            self.core.dispatch(self.core.guarded, callback, (message, DropReason.RETURNED))
+        self._tell("return", message, DropReason.RETURNED)
 
     def finish(self, cause: Exception) -> None:
         """Nothing more is sent: what is held ends here."""
@@ -328,7 +331,7 @@ class BaseProducer(_engine.Ring, Member):
         self.progressed()
         for _, ready in self._watchers:
             ready()
-        self._watchers.clear()
+        self._watchers = ()
         self.has_room(always=True)
 
     def send(self, out: _engine.Output, most: int) -> None:
@@ -360,7 +363,7 @@ class BaseProducer(_engine.Ring, Member):
             first = self.first
             if not self.spilled:
                 ready = [each for each in self._watchers if each[0] <= first]
-                self._watchers = [each for each in self._watchers if each[0] > first]
+                self._watchers = tuple(each for each in self._watchers if each[0] > first)
                 for _, call in ready:
                     call()
         if self._waiting_for_room and 2 * self.count <= self.capacity:
@@ -386,11 +389,10 @@ class BaseProducer(_engine.Ring, Member):
 
     def _tell_outcomes(self, outcomes: list[tuple[str, Message, Any]]) -> None:
         for name, message, reason in outcomes:
-            for event, outcome in CALLBACKS.items():
-                if outcome == name:
+            for event, callback in self._hooks:
+                if CALLBACKS.get(event) == name:
                     values = (message, reason) if event in ("drop", "return") else (message,)
-                    for callback in self._hooks.get(event, ()):
-                        self.core.guarded(callback, values)
+                    self.core.guarded(callback, values)
 
     def tick(self, is_blocked: bool) -> None:
         """The health poll comes by. Raises: ConfirmTimeout for a broker that does not answer."""
@@ -407,7 +409,7 @@ class BaseProducer(_engine.Ring, Member):
         if is_empty or self._error is not None:
             call()
             return
-        self._watchers.append((self.last, call))
+        self._watchers += ((self.last, call),)
 
     async def drained(self) -> None:
         """All that was accepted so far has ended."""
@@ -442,7 +444,7 @@ class BaseProducer(_engine.Ring, Member):
     async def _watched(self) -> None:
         """All that is in the ring now has ended."""
         future: asyncio.Future[None] = self.core.loop.create_future()
-        self._watchers.append((self.last, lambda: _end(future)))
+        self._watchers += ((self.last, lambda: _end(future)),)
         await future
 
 

@@ -9,7 +9,6 @@ when one of them gives up, it gives up as a whole.
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ WORST_FIRST: Final = (
     ConnectionState.CONNECTING, ConnectionState.RECONNECTING, ConnectionState.BLOCKED,
     ConnectionState.CONNECTED,
 )  # fmt: skip
+NO_SECONDS: Final = (0.0,) * len(WORST_FIRST)
 CONNECTED: Final = (ConnectionState.CONNECTED, ConnectionState.BLOCKED)
 
 
@@ -35,23 +35,25 @@ class Together:
         self, target: Target, config: Config, dispatch: Callable[..., None], front: Any
     ) -> None:
         self.first = Core(target, config, dispatch, front)
-        self.cores = [self.first]
+        self.cores: tuple[Core, ...] = (self.first,)
         is_apart = config.separate_connections or config.pool_size > 1
         for number in range(1, config.pool_size + 1 if is_apart else 1):
             named = config.updated({"name": f"{config.program_name} publisher {number}"})
-            self.cores.append(Core(target, named, dispatch, front, self.first))
+            self.cores += (Core(target, named, dispatch, front, self.first),)
         self.state = ConnectionState.IDLE
-        self._seconds: dict[ConnectionState, float] = {}
+        self._seconds: tuple[float, ...] = NO_SECONDS
+        """How long it was in each state, in the order of WORST_FIRST."""
         self._since = 0.0
         self._was_connected = False
-        self._turn = itertools.count()
+        self._turn = 0
         for core in self.cores:
             core.owner = self
 
     def for_producer(self) -> Core:
         """The connection whose turn it is to have a producer."""
         publishing = self.cores[1:] or self.cores
-        return publishing[next(self._turn) % len(publishing)]
+        turn, self._turn = self._turn, self._turn + 1
+        return publishing[turn % len(publishing)]
 
     @property
     def is_connected(self) -> bool:
@@ -65,10 +67,16 @@ class Together:
 
     def seconds(self) -> dict[ConnectionState, float]:
         """How long it was in each state, until now."""
-        found = dict(self._seconds)
+        seconds = self._seconds
         if self.state not in (ConnectionState.IDLE, ConnectionState.CLOSED):
-            found[self.state] = found.get(self.state, 0.0) + self.first.loop.time() - self._since
-        return found
+            seconds = self._with(self.state, self.first.loop.time() - self._since)
+        return {state: each for state, each in zip(WORST_FIRST, seconds, strict=True) if each}
+
+    def _with(self, state: ConnectionState, more_s: float) -> tuple[float, ...]:
+        return tuple(
+            each + more_s if known is state else each
+            for known, each in zip(WORST_FIRST, self._seconds, strict=True)
+        )
 
     async def start(self) -> None:
         """Connect; with `fail_fast` wait for all. Raises: why one cannot."""
@@ -108,7 +116,7 @@ class Together:
             return
         now = core.loop.time()
         if old is not ConnectionState.IDLE:
-            self._seconds[old] = self._seconds.get(old, 0.0) + now - self._since
+            self._seconds = self._with(old, now - self._since)
         self.state, self._since = new, now
         core.tell("state_change", old, new, cause)
         if self.is_connected and old not in CONNECTED:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +80,35 @@ class BindingSpec:
 Entity = ExchangeSpec | QueueSpec | BindingSpec
 
 
+NOTHING: Final[dict[Any, Any]] = {}
+"""In place of a dictionary that nothing was put into; it stays as it is."""
+
+
+def _own(known: dict[Any, Any]) -> dict[Any, Any]:
+    return {} if known is NOTHING else known
+
+
 class Topology:
     """All that was declared and not deleted through one client."""
 
+    __slots__ = ("bindings", "exchanges", "queues")
+
     def __init__(self) -> None:
-        self.exchanges: dict[str, ExchangeSpec] = {}
-        self.queues: dict[str, QueueSpec] = {}
-        self.bindings: dict[BindingSpec, None] = {}
+        # Dictionaries of their own once there is something in them: most clients declare little.
+        self.exchanges: dict[str, ExchangeSpec] = NOTHING
+        self.queues: dict[str, QueueSpec] = NOTHING
+        self.bindings: dict[BindingSpec, None] = NOTHING
 
     def add(self, entity: Entity) -> None:
         """Remember a declaration that the broker has taken."""
         if isinstance(entity, ExchangeSpec):
+            self.exchanges = _own(self.exchanges)
             self.exchanges[entity.name] = entity
         elif isinstance(entity, QueueSpec):
+            self.queues = _own(self.queues)
             self.queues[entity.name] = entity
         else:
+            self.bindings = _own(self.bindings)
             self.bindings[entity] = None
 
     def unbind(self, binding: BindingSpec) -> None:

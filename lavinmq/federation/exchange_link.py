@@ -81,8 +81,10 @@ class ExchangeRun(LinkRun):
         self._link = link
         self._changes: list[Change] = []
         """Of bindings here, which the upstream has not heard of."""
-        self._hears: asyncio.Future[None] | None = None
-        """Until there is one."""
+        self._chan: Chan | None = None
+        """By which the upstream hears of them."""
+        self._following: asyncio.Task[None] | None = None
+        """As long as it is told of some."""
         self._mirrored: dict[Mirrored, int] = {}
         """Bindings of the exchange here by what they ask for, and how many ask for the same."""
         self._exchange: Exchange | None = None
@@ -116,19 +118,18 @@ class ExchangeRun(LinkRun):
         consumer = await self.open_consumer(link.names[0], link.resource, None, exclusive=True)
         chan = await self._make_internal()
         await self._mirror(chan, there)
-        self._is_mirrored = True
-        mirroring = asyncio.get_running_loop().create_task(self._follow(chan))
-        try:
-            while (messages := await consumer._next()) is not None:
-                await hand_over(consumer, producer, messages)
-                if mirroring.done():
-                    mirroring.result()
-        finally:
-            mirroring.cancel()
+        await quietly(self.client._core.release())
+        self._is_mirrored, self._chan = True, chan
+        self._follow()
+        while (messages := await consumer._next()) is not None:
+            await hand_over(consumer, producer, messages)
         raise consumer._error or NotFound(404, "the consumer has ended")
 
     def ending(self) -> None:
         """Look at bindings no more."""
+        self._chan = None
+        if self._following is not None:
+            self._following.cancel()
         exchange = self._exchange
         if exchange is not None:
             mine = self._bindings_changed
@@ -198,22 +199,23 @@ class ExchangeRun(LinkRun):
 
     def _bindings_changed(self, is_new: bool, key: str, arguments: FieldTable) -> None:
         self._changes.append((is_new, key, arguments))
-        if self._hears is not None and not self._hears.done():
-            self._hears.set_result(None)
+        self._follow()
 
-    async def _follow(self, chan: Chan) -> None:
-        """Bind and unbind as it is done here."""
+    def _follow(self) -> None:
+        """Bind and unbind as it was done here, unless somebody is about to."""
+        if self._chan is not None and self._changes and self._following is None:
+            self._following = asyncio.get_running_loop().create_task(self._tell(self._chan))
+
+    async def _tell(self, chan: Chan) -> None:
         try:
-            while True:
-                while not self._changes:
-                    self._hears = asyncio.get_running_loop().create_future()
-                    await self._hears
+            while self._changes:
                 changes, self._changes = self._changes[:AT_ONCE], self._changes[AT_ONCE:]
                 await self._bind(chan, changes)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, another run begins anew
             self.failed(error)
             self.lose()
-            raise
+        finally:
+            self._following = None
 
     async def _bind(self, chan: Chan, changes: list[Change]) -> None:
         """Send what others do not ask for already, then wait until the upstream has it."""

@@ -44,6 +44,8 @@ class Link(Runner):
     Args: kind: `exchange` or `queue`; resource: its name here.
     """
 
+    __slots__ = ("_broker", "here", "kind", "resource", "upstream")
+
     def __init__(
         self, broker: Broker, here: Here, kind: str, resource: str, upstream: Upstream, *,
         is_paused: bool, after: asyncio.Task[None] | None,
@@ -96,8 +98,10 @@ class LinkRun:
         self._passage: Passage | None = None
         self._sums = [0, 0, 0, 0]
         """What was counted with consumers before the one of now."""
-        self._lost: asyncio.Future[None] | None = None
-        """While it runs: until something is lost that another run has to begin with."""
+        self._task: asyncio.Task[None] | None = None
+        """That runs it, as long as it does."""
+        self._is_lost = False
+        """Whether something is lost that another run has to begin with."""
 
     @property
     def is_running(self) -> bool:
@@ -138,17 +142,18 @@ class LinkRun:
 
     async def run(self) -> None:
         """Bring messages until it is cancelled. Raises: why it cannot go on."""
-        work = asyncio.get_running_loop().create_task(self._work())
-        lost = self._lost = asyncio.get_running_loop().create_future()
+        task = self._task = asyncio.current_task()
+        assert task is not None
+        before = task.cancelling()
         try:
-            await asyncio.wait([work, lost], return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                work.result()
-            raise ConnectionLost(self.error or "the connection to the upstream was lost")
+            await self._work()
+        except asyncio.CancelledError:
+            # Who wants the link to end cancels the task, too: then that counts.
+            if not self._is_lost or task.uncancel() > before:
+                raise
+            raise ConnectionLost(self.error or "the connection to the upstream was lost") from None
         finally:
-            lost.cancel()
-            work.cancel()
-            await asyncio.wait([work])
+            self._task = None
             await asyncio.shield(self._close())
 
     async def _work(self) -> None:
@@ -156,7 +161,7 @@ class LinkRun:
         await self.own.wait_connected()
         await self.client.wait_connected()
         # What was mirrored is compared anew after each loss: that is another run.
-        self.client.on_state_change(self._changed)
+        self.client.changed = self._changed
         await self.bring()
 
     def origin(self) -> dict[str, Any]:
@@ -180,7 +185,7 @@ class LinkRun:
             found["cluster-name"] = name
         return found
 
-    def _changed(self, _old: object, new: ConnectionState, cause: Exception | None) -> None:
+    def _changed(self, new: ConnectionState, cause: Exception | None) -> None:
         if new in (ConnectionState.RECONNECTING, ConnectionState.CLOSED):
             if cause is not None:
                 self.failed(cause)
@@ -188,14 +193,13 @@ class LinkRun:
 
     def lose(self) -> None:
         """End this run: what it has made has to be made anew."""
-        if self._lost is not None and not self._lost.done():
-            self._lost.set_result(None)
+        if self._task is not None and not self._is_lost:
+            self._is_lost = True
+            self._task.cancel()
 
     async def open_producer(self, exchange: str, key: str) -> AsyncProducer:
         """To an exchange here. Raises: why there is none."""
-        self.producer = await open_producer(
-            self.own, exchange, key, self.upstream.ack_mode, self.failed
-        )
+        self.producer = await open_producer(self.own, exchange, key, self.upstream.ack_mode)
         return self.producer
 
     async def open_consumer(
@@ -223,7 +227,6 @@ class LinkRun:
         self.consumer = opening.made
         await opening
         self.consumer.is_bounded = True
-        self.consumer.on_error(self.failed)
         self.consumer.on_cancel(self._cancelled)
         return self.consumer
 

@@ -55,7 +55,7 @@ class Carrying:
         self._source = Source(broker, name, values, self._failed, position)
         self._safe = 0
         """Messages that are on disk at their destination."""
-        self._source.settled = lambda: self._safe
+        self._source.count_settled = lambda: self._safe
         self._destination = PlaceClient(
             broker, Rotation(to.places, to.failover), f"Shovel {name} sink", values.delay_s,
             values.source.prefetch, self._failed,

@@ -9,7 +9,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from lavinmq.client.aio import AsyncClient
 from lavinmq.client.config import Config
@@ -18,8 +18,10 @@ from lavinmq.client.errors import ClientConnectionError, Error
 from lavinmq.client.link import Link
 from lavinmq.client.opening import open_link, tls_context
 from lavinmq.client.rounds import Rounds
+from lavinmq.client.sockets import Sockets
 from lavinmq.client.together import Together
 from lavinmq.client.url import Target
+from lavinmq.client.values import ConnectionState
 from lavinmq.shovel.inside import open_inside
 
 if TYPE_CHECKING:
@@ -57,11 +59,13 @@ def pause_s(first_s: float, failures: int) -> float:
 class Rotation(Generic[P]):
     """The places of one side, in turn."""
 
+    __slots__ = ("_is_ordered", "_next", "_places", "_worked", "moved", "place")
+
     def __init__(self, places: tuple[P, ...], failover: str) -> None:
-        self._places = list(places)
+        self._places = places
         self._is_ordered = failover == "ordered"
         if failover == "shuffle":
-            random.shuffle(self._places)
+            self._places = tuple(random.sample(places, len(places)))
         self._next = 0
         self.place = self._places[0]
         self.moved: Callable[[], None] | None = None
@@ -117,14 +121,17 @@ class PlaceClient(AsyncClient):
         Declaring.__init__(self, self._together.first)
         self._rpc = None
         self._broker, self._rotation, self._name, self._failed = broker, rotation, name, failed
-        self._core.opening = self._open
+        self._core.steward = self
         if broker.rounds is None:
             broker.rounds = Rounds(HEALTH_S)
-        self._core.rounds = broker.rounds
-        self.on_error(failed)
-        self.on_state_change(self._changed)
+        if broker.sockets is None:
+            broker.sockets = Sockets()
+        self._core.rounds, self._sockets = broker.rounds, broker.sockets
+        self.changed: Callable[[ConnectionState, Exception | None], None] | None = None
+        """Is told of other states, too."""
 
-    async def _open(self) -> Link:
+    async def opened(self) -> Link:
+        """Make the next connection. Raises: ClientConnectionError and the like."""
         place = self._rotation.turn()
         try:
             link = await self._open_at(place)
@@ -140,14 +147,21 @@ class PlaceClient(AsyncClient):
     async def _open_at(self, place: Place) -> Link:
         name = place.name or self._name
         if place.is_local:
-            return await open_inside(self._broker, place, name)
+            return await open_inside(self._broker, self._sockets, place, name)
         config, endpoint = place.config, place.target.endpoints[0]
         if endpoint.is_tls:
             # Certificates of authorities are read from files, which the loop does not.
             context = await asyncio.to_thread(tls_context, config)
             config = config.updated({"ssl_context": context})
-        return await open_link(config, place.target, endpoint, name)
+        return await open_link(config, place.target, endpoint, name, self._sockets)
 
-    def _changed(self, _old: object, _new: object, cause: Exception | None) -> None:
-        if cause is not None:
-            self._failed(cause)
+    def heard(self, event: str, *values: Any) -> None:
+        """Something has happened: tell of what went wrong."""
+        if event in ("error", "recovery_failed"):
+            self._failed(values[-1])
+        elif event == "state_change":
+            _, state, cause = values
+            if cause is not None:
+                self._failed(cause)
+            if self.changed is not None:
+                self.changed(state, cause)

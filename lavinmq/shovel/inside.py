@@ -15,6 +15,7 @@ from lavinmq.amqp.connection import welcome_socket
 from lavinmq.auth.users import DIRECT_USER
 from lavinmq.client.errors import ClientConnectionError, ConnectionLost
 from lavinmq.client.link import Link
+from lavinmq.client.sockets import Sockets
 from lavinmq.listeners.endpoints import UNIX
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from lavinmq.shovel.places import Place
 
 
-async def open_inside(broker: Broker, place: Place, name: str) -> Link:
+async def open_inside(broker: Broker, sockets: Sockets, place: Place, name: str) -> Link:
     """Connect and shake hands. Raises: ClientConnectionError and the like."""
     if not broker.is_serving:
         raise ClientConnectionError("the broker is stopping")
@@ -33,12 +34,11 @@ async def open_inside(broker: Broker, place: Place, name: str) -> Link:
     loop = asyncio.get_running_loop()
     link = Link(config, target, loop, name)
     ours, theirs = socket.socketpair()
-    ours.setblocking(False)
     address = (UNIX.peer_host, UNIX.peer_port)
     try:
         welcome_socket(broker, theirs, address, address, is_loopback=True)
         async with asyncio.timeout(config.connect_timeout):
-            await loop.create_connection(lambda: link, sock=ours)
+            sockets.add(link, ours)
             await link.open()
     except TimeoutError:
         link.end(ConnectionLost("given up"))

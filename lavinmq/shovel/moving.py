@@ -29,6 +29,11 @@ class Move:
     Args: name: the shovel's, for names of connections and headers.
     """
 
+    __slots__ = (
+        "_broker", "_destination", "_name", "_passage", "_places", "_producer", "_source", "_to",
+        "_trouble", "_values", "_vhost",
+    )  # fmt: skip
+
     def __init__(
         self, broker: Broker, vhost: str, name: str, values: Values, to: Destination,
         position: Position | None,
@@ -98,9 +103,8 @@ class Move:
             arguments = dict(to.queue_arguments)
             await ensure_queue(self._destination, to.queue, to.is_predeclared, arguments)
         self._producer = await open_producer(
-            self._destination, to.exchange or "", to.key or "", self._values.ack_mode,
-            self._failed,
-        )  # fmt: skip
+            self._destination, to.exchange or "", to.key or "", self._values.ack_mode
+        )
 
     async def _move(self, queue: str) -> None:
         source, producer, to = self._source, self._producer, self._to

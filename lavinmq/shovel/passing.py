@@ -24,19 +24,16 @@ ROOM_S: Final = 0.005
 
 
 async def open_producer(
-    client: PlaceClient, exchange: str, key: str, ack_mode: str,
-    failed: Callable[[Exception], None],
-) -> AsyncProducer:  # fmt: skip
+    client: PlaceClient, exchange: str, key: str, ack_mode: str
+) -> AsyncProducer:
     """A producer that holds what a consumer may be given twice: over a lost connection.
 
     An exchange that goes missing is found by the next publish. Raises: why there is none.
     """
-    producer = await client.producer(
+    return await client.producer(
         exchange=exchange, routing_key=key, declare=False,
         mode=PublishMode.CONFIRM if ack_mode == "on-confirm" else PublishMode.FIRE_AND_FORGET,
     )  # fmt: skip
-    producer.on_error(failed)
-    return producer
 
 
 async def hand_over(
@@ -71,6 +68,8 @@ def refusal(producer: AsyncProducer | None) -> str:
 
 class Trouble:
     """Why messages do not go on; forgotten once they do."""
+
+    __slots__ = ("_count", "_text")
 
     def __init__(self) -> None:
         self._text = ""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
+from weakref import WeakValueDictionary
 
 from lavinmq.client.config import Config, option_names
 from lavinmq.client.errors import ConfigError
@@ -36,7 +37,7 @@ OURS: Final = frozenset({
 NONE: Final = ("verify_none", "none", "false", "0", "no", "off")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Place:
     """One URI: what it says to the client, or `is_local`: this broker, in `vhost`."""
 
@@ -50,8 +51,20 @@ class Place:
     config: Config
 
 
+_IN_USE: Final[WeakValueDictionary[tuple[str, str], Place]] = WeakValueDictionary()
+"""One for all that connect to the same place: there may be thousands. Nobody keeps a password here
+that is in no parameter any more."""
+
+
 def parse(uri: str, own_vhost: str) -> Place:
     """Read a URI; `own_vhost` is the one of the parameter. Raises: ValueError."""
+    found = _IN_USE.get((uri, own_vhost))
+    if found is None:
+        found = _IN_USE[uri, own_vhost] = _read(uri, own_vhost)
+    return found
+
+
+def _read(uri: str, own_vhost: str) -> Place:
     try:
         parts = urlsplit(uri)
         _ = parts.port

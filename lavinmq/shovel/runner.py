@@ -17,6 +17,8 @@ from lavinmq.process import log
 from lavinmq.shovel.connecting import most_s, pause_s
 from lavinmq.shovel.errors import NotCarried, Stopped
 
+_log = log.get("lmq.shovel")
+
 
 class Run(Protocol):
     """One run, whatever it moves to."""
@@ -43,6 +45,11 @@ class Runner:
         end before.
     """
 
+    __slots__ = (
+        "_delay_s", "_ended", "_error", "_figures", "_run_now", "_runs", "_sums", "_task", "_what",
+        "error_at", "is_paused", "since",
+    )  # fmt: skip
+
     def __init__(
         self, what: str, delay_s: float, figures: tuple[str, ...], *, is_paused: bool,
         after: asyncio.Task[None] | None,
@@ -58,8 +65,9 @@ class Runner:
         self._error = ""
         self._ended = False
         self._runs = 0
-        self._sums = dict.fromkeys(figures, 0)
-        self._log = log.get("lmq.shovel")
+        self._figures = figures
+        self._sums: dict[str, int] | None = None
+        """What was counted in runs that are over; None: there was none."""
 
     # ---- what a subclass says
 
@@ -100,7 +108,8 @@ class Runner:
     def figures(self) -> dict[str, int]:
         """What was counted since it was made, over all runs."""
         now = self._run_now.figures() if self._run_now is not None else {}
-        found = {name: count + now.get(name, 0) for name, count in self._sums.items()}
+        sums = self._sums or {}
+        found = {name: sums.get(name, 0) + now.get(name, 0) for name in self._figures}
         found["reconnects"] += max(self._runs - 1, 0)
         return found
 
@@ -145,7 +154,7 @@ class Runner:
         failures = 0
         while True:
             self._runs += 1
-            done = self._sums["confirmed"]
+            done = self._done
             self._run_now = self.made()
             self.since = time.time()
             began = time.monotonic()
@@ -164,7 +173,7 @@ class Runner:
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # noqa: BLE001 - one of them may not end the others
-                self._log.exception("bug in %s", self._what)
+                _log.exception("bug in %s", self._what)
                 self._failed(str(error))
             else:
                 self._ended = True
@@ -174,18 +183,24 @@ class Runner:
                 self._add_up()
             # Failures in a row are those between which nothing went well.
             lived = time.monotonic() - began
-            if lived > most_s(self._delay_s, failures) or self._sums["confirmed"] > done:
+            if lived > most_s(self._delay_s, failures) or self._done > done:
                 failures = 0
             await asyncio.sleep(pause_s(self._delay_s, failures))
             failures += 1
 
     def _failed(self, error: str) -> None:
         self._error, self.error_at = error, time.time()
-        self._log.warning("%s: %s", self._what, error)
+        _log.warning("%s: %s", self._what, error)
+
+    @property
+    def _done(self) -> int:
+        return self._sums["confirmed"] if self._sums is not None else 0
 
     def _add_up(self) -> None:
         run, self._run_now = self._run_now, None
         if run is not None:
+            if self._sums is None:
+                self._sums = dict.fromkeys(self._figures, 0)
             for name, count in run.figures().items():
                 if name != "in_flight":
                     self._sums[name] += count

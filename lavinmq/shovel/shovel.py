@@ -44,6 +44,8 @@ class Shovel(Runner):
         is read; after: what has to end before; owner: is told how it ends.
     """
 
+    __slots__ = ("_broker", "_is_carried", "_owner", "name", "position", "values", "vhost")
+
     def __init__(
         self, broker: Broker, vhost: str, name: str, values: Values, *, is_paused: bool,
         position: Position, after: asyncio.Task[None] | None, owner: Owner,

@@ -166,6 +166,8 @@ class Offsets:
     Args: store: `shovel_offsets.json`; name: its own.
     """
 
+    __slots__ = ("_name", "_store", "is_over")
+
     def __init__(self, store: ParameterStore, name: str) -> None:
         self._store, self._name = store, name
         self.is_over = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lavinmq.client.aio import AsyncClient, AsyncConsumer
@@ -45,6 +45,11 @@ class Position(Protocol):
 class Source:
     """Args: failed: is told why it does not go on; position: None = streams begin anew."""
 
+    __slots__ = (
+        "_failed", "_is_no_ack", "_left", "_name", "_position", "_saved", "_saving", "client",
+        "consumer", "count_settled", "places", "values",
+    )  # fmt: skip
+
     def __init__(
         self, broker: Broker, name: str, values: Values, failed: Failed, position: Position | None
     ) -> None:
@@ -58,8 +63,8 @@ class Source:
         self._is_no_ack = values.ack_mode == "no-ack"
         self._name, self._failed, self._position = name, failed, position
         self._left: int | None = None
-        self.settled = self._settled
-        """How many messages this run is done with; who moves them in another way has its own."""
+        self.count_settled: Callable[[], int] | None = None
+        """Of who moves messages in another way: how many this run is done with."""
         self._saved: int | None = None
         self._saving: asyncio.Task[None] | None = None
 
@@ -105,7 +110,6 @@ class Source:
         opening.made.passage = passage
         self.consumer = await opening
         self.consumer.is_bounded = True
-        self.consumer.on_error(self._failed)
         self.consumer.on_cancel(self._failed)
         if self._is_kept:
             self._saving = asyncio.get_running_loop().create_task(self._save_often())
@@ -127,7 +131,10 @@ class Source:
         """Whether all that was wanted is where it was to go, as far as this run has to know."""
         return self._left is not None and (self._is_no_ack or self.settled() >= self._left)
 
-    def _settled(self) -> int:
+    def settled(self) -> int:
+        """How many messages this run is done with."""
+        if self.count_settled is not None:
+            return self.count_settled()
         return self.confirmed + self.rejected
 
     async def stop(self) -> None:
