@@ -112,8 +112,7 @@ cdef class Ring:
     cdef readonly dict dropped_by  # how many were dropped, by reason
     cdef list ended             # receipts with callbacks to run
     cdef list outcomes          # what callbacks are to be told
-    cdef set loose              # receipts that somebody waits for, of messages that a file has;
-                                # None = never any
+    cdef set loose              # receipts somebody waits for, of messages a file has; None = none
     cdef readonly u64 count     # messages held
     cdef readonly u64 n_bytes   # of their bodies, properties and targets
     cdef readonly u64 capacity

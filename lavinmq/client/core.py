@@ -111,9 +111,11 @@ class Steward(Protocol):
 
     async def opened(self) -> Link:
         """Make the next connection. Raises: ClientConnectionError and the like."""
+        raise NotImplementedError
 
     def heard(self, event: str, *values: Any) -> None:
         """Something has happened of which a program's callbacks are told."""
+        raise NotImplementedError
 
 
 class Core:

@@ -114,7 +114,8 @@ class BaseProducer(_engine.Ring, Member):
     def _identified(self, defaults: dict[str, Any]) -> dict[str, Any]:
         """The same, with an id for each message that stays, however often it is sent."""
         mark = f"{self.id}-{_engine.SEQUENCE_MARK}"
-        headers = {"x-deduplication-header": mark, **(defaults.get("headers") or {})}
+        given: dict[str, Any] = defaults.get("headers") or {}
+        headers = {"x-deduplication-header": mark, **given}
         return {"message_id": mark, **defaults, "headers": headers}
 
     # ---- what the program sees

@@ -151,8 +151,9 @@ class SocketTransport(asyncio.Transport):
         """Send now what the kernel takes, and the rest when it takes more."""
         if self._is_closing and self._left is None:
             return
-        if self._left is not None:
-            self._left += data
+        left = self._left
+        if left is not None:
+            left += data
         else:
             try:
                 n_bytes = os.write(self._descriptor, data)
@@ -165,9 +166,9 @@ class SocketTransport(asyncio.Transport):
                 return
             if n_bytes == len(data):
                 return
-            self._left = bytearray(memoryview(data)[n_bytes:])
+            left = self._left = bytearray(memoryview(data)[n_bytes:])
             self._watch(self._watched | WRITING)
-        if len(self._left) > self._high and not self._is_stopped:
+        if len(left) > self._high and not self._is_stopped:
             self._is_stopped = True
             self._link.pause_writing()
 
