@@ -5,6 +5,13 @@
 # first message, either way, gives it what it needs; protocol.pyx takes it away again.
 # Called by walk.pyx, publish.pyx, deliver.pyx and the door.
 
+cdef extern from *:
+    """
+    /* Not inlined, or the compiler warns of a struct that is larger than its memory. */
+    static __attribute__((noinline)) void *mqtt_part(size_t size) { return calloc(1, size); }
+    """
+    void* mqtt_part(size_t size) noexcept nogil
+
 cdef enum:
     QUIET_LOOKS = 3             # a second apart, after which a client sleeps
 
@@ -20,7 +27,7 @@ cdef mqtt_t* mqtt_fall_asleep(mqtt_t* s) noexcept nogil:
     memory."""
     cdef mqtt_t* small
     if s == NULL:
-        return <mqtt_t*>calloc(1, mqtt_asleep_size())
+        return <mqtt_t*>mqtt_part(mqtt_asleep_size())
     s.chan = NULL
     s.n_quiet = 0
     small = <mqtt_t*>realloc(s, mqtt_asleep_size())
