@@ -122,8 +122,7 @@ cdef struct targets_t:
 # First member of everything that lives in a match_table_t.
 cdef struct match_link_t:
     match_link_t* next
-    match_link_t** at       # what points here: taking one out of a long chain costs no walk.
-                            # NULL = its slot, of which the place is not fixed
+    match_link_t** at       # what points here, so that a long chain costs no walk; NULL = its slot
     u64 hash
 
 # Chained hash table; owns only its slots. It grows and shrinks slot by slot: with all of them at
