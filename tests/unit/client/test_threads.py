@@ -221,7 +221,8 @@ def test_closing_while_others_publish_ends_what_was_taken() -> None:
         is_closed = threading.Event()
 
         def program(ring: Ring = ring, receipts: list[Any] = receipts) -> None:
-            while ring.accepting:
+            # Not for ever: below a sanitizer who tells callbacks would never be done.
+            while ring.accepting and len(receipts) < MOST:
                 if (receipt := ring.publish(b"x")) is not None:
                     receipts.append(receipt)
                     receipt.add_done_callback(lambda _: None)
