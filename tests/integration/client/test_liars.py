@@ -247,10 +247,15 @@ def test_neither_heat_nor_growth(lie: str, serving: Callable[[Play], Liar]) -> N
     options: dict[str, Any] = {"reconnect_initial_delay": 0.05, "reconnect_max_delay": 1.0}
     if lie == "it opens no channel":
         options["rpc_timeout"] = 0.1
+    kept: dict[str, Any] = {"buffer_size": 50, "buffer_policy": "drop_newest", "declare": False}
     with Client(
         liar.url.partition("?")[0], fail_fast=False, close_timeout=0.1, **options
     ) as client:
-        producer = client.producer("q", buffer_size=50, buffer_policy="drop_newest", declare=False)
+        made: list[Any] = []
+        while not made:  # who asks in the moment of a connection hears that nobody answers
+            with contextlib.suppress(Error):
+                made.append(client.producer("q", **kept))
+        (producer,) = made
         with contextlib.suppress(Error):
             client.consumer("q", declare=False)
         for _ in range(200):

@@ -153,8 +153,8 @@ def test_all_that_have_something_are_heard_once(started: Bench) -> None:
         for peer in peers:
             peer.client.send(DECLARE)
         started.loop.on_found()
-        assert sum(len(peer.told) for peer in peers) > 1
-        for _ in range(10):  # the first portion may be over before all are heard
+        assert sum(len(peer.told) for peer in peers) > 0
+        for _ in range(200):  # a portion may be over before all are heard
             started.run()
             started.loop.on_found()
         assert [peer.told for peer in peers] == [["method"]] * 200
