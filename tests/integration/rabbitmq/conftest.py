@@ -15,7 +15,7 @@ from tests.conftest import BrokerFactory
 from tests.support.api import Api
 from tests.support.rabbitmq import RabbitMQ, is_installed
 
-WAIT_S = 90.0
+WAIT_S = 240.0
 BATCH = 500
 
 
