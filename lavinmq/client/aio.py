@@ -42,7 +42,8 @@ class AsyncProducer(BaseProducer):
     __slots__ = ("_room",)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._room: tuple[asyncio.Future[None], ...] = ()
+        self._room: list[asyncio.Future[None]] | None = None
+        """Who waits for some; made when somebody does, and None before."""
         super().__init__(*args, **kwargs)
 
     async def open(self) -> Self:
@@ -93,19 +94,20 @@ class AsyncProducer(BaseProducer):
                     if self._error is not None or self._closing:
                         raise self._error or ClosedError("the producer was closed")
                     waiter: asyncio.Future[None] = self.core.loop.create_future()
-                    self._room += (waiter,)
-                    self._waiting_for_room = len(self._room)
+                    room = self._room = [] if self._room is None else self._room
+                    room.append(waiter)
+                    self._waiting_for_room = len(room)
                     try:
                         await waiter
                     finally:
-                        self._room = tuple(each for each in self._room if each is not waiter)
-                        self._waiting_for_room = len(self._room)
+                        room.remove(waiter)
+                        self._waiting_for_room = len(room)
         except TimeoutError:
             raise BufferFullError(f"no room within {timeout:g} s") from None
 
     def has_room(self, always: bool = False) -> None:
         """Who waits for room may try again."""
-        for waiter in self._room:
+        for waiter in self._room or ():
             if not waiter.done():
                 waiter.set_result(None)
 

@@ -179,7 +179,8 @@ class Core:
         self._failures, self._delay_s = 0, 0.0
         self._up_since, self._done_at = 0.0, 0
         """When the connection that there is, or was last, was made; what was done until then."""
-        self._waiting: tuple[asyncio.Future[None], ...] = ()
+        self._waiting: list[asyncio.Future[None]] | None = None
+        """Who waits for another state; None: nobody."""
         """Who waits for another state."""
         self._admin_lock: asyncio.Lock | None = None
         self._watcher: asyncio.TimerHandle | None = None
@@ -252,7 +253,8 @@ class Core:
                     if self.link is not None and self.is_connected:
                         return self.link
                     waiting: asyncio.Future[None] = self.loop.create_future()
-                    self._waiting += (waiting,)
+                    self._waiting = [] if self._waiting is None else self._waiting
+                    self._waiting.append(waiting)
                     await waiting
         except TimeoutError:
             cause = f": {self.last_error}" if self.last_error else ""
@@ -426,8 +428,8 @@ class Core:
         if old is ConnectionState.BLOCKED:
             self._blocked_seconds += now - self._since
         self._since, self.state = now, state
-        waiting, self._waiting = self._waiting, ()
-        for each in waiting:
+        waiting, self._waiting = self._waiting, None
+        for each in waiting or ():
             if not each.done():
                 each.set_result(None)
         self.owner.changed(self, cause)

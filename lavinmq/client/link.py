@@ -121,7 +121,8 @@ class Chan:
         self.on_cancel: Callable[[Chan, str], None] | None = None
         self.on_close: Callable[[Chan, Exception], None] | None = None
         self.on_return: Callable[[_engine.Message], None] | None = None
-        self._waiting: tuple[Question, ...] = ()
+        self._waiting: list[Question] | None = None
+        """Who waits for an answer, in turn; None: nobody."""
 
     def send(self, name: str, *values: Any) -> None:
         """Send a method without waiting. Raises: what ended the channel."""
@@ -138,7 +139,8 @@ class Chan:
         """
         self.send(name, *values)
         future: asyncio.Future[Any] = self.link.loop.create_future()
-        self._waiting += ((methods.REPLIES[methods.IDS[name]], future),)
+        self._waiting = [] if self._waiting is None else self._waiting
+        self._waiting.append((methods.REPLIES[methods.IDS[name]], future))
         try:
             async with asyncio.timeout(self.link.config.rpc_timeout):
                 return await future
@@ -156,14 +158,13 @@ class Chan:
         """A method came that may be an answer. Raises: ProtocolViolation when nobody asked."""
         while self._waiting and self._waiting[0][1].cancelled():
             # Who asked went away; this is its answer.
-            (expected, _), *rest = self._waiting
-            self._waiting = tuple(rest)
+            expected, _ = self._waiting.pop(0)
             if method in expected:
                 return
         if not self._waiting or method not in self._waiting[0][0]:
             raise ProtocolViolation(f"{methods.name_of(method)}, which nobody asked for")
-        (_, future), *rest = self._waiting
-        self._waiting = tuple(rest)
+        _, future = self._waiting.pop(0)
+        self._waiting = self._waiting or None
         if method == methods.IDS["basic.get-empty"]:
             future.set_result(None)
         elif message is not None:
@@ -177,8 +178,8 @@ class Chan:
             self.error = error
             if self.on_close:
                 self.on_close(self, error)
-        waiting, self._waiting = self._waiting, ()
-        for _, future in waiting:
+        waiting, self._waiting = self._waiting, None
+        for _, future in waiting or ():
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # who asked may have gone
@@ -229,7 +230,8 @@ class Link(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._stoppers: frozenset[object] = NOBODY
         self._gone: frozenset[int] = NOBODY
-        self._writers: tuple[asyncio.Future[None], ...] = ()
+        self._writers: list[asyncio.Future[None]] | None = None
+        """Who waits until the peer takes more; None: nobody."""
 
     # ---- the transport's side
 
@@ -296,8 +298,8 @@ class Link(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """It does again."""
         self.is_paused = False
-        waiters, self._writers = self._writers, ()
-        for waiter in waiters:
+        waiters, self._writers = self._writers, None
+        for waiter in waiters or ():
             if not waiter.done():
                 waiter.set_result(None)
         self.pump()
@@ -306,7 +308,8 @@ class Link(asyncio.BufferedProtocol):
         """Wait until the peer takes more."""
         while self.is_paused and not self.lost.done():
             waiter: asyncio.Future[None] = self.loop.create_future()
-            self._writers += (waiter,)
+            self._writers = [] if self._writers is None else self._writers
+            self._writers.append(waiter)
             await waiter
 
     def hold_reading(self, who: object, is_held: bool) -> None:
@@ -634,7 +637,7 @@ class Link(asyncio.BufferedProtocol):
                 port.chan.fail(cause)
         if self.owner is not None:
             self.loop.call_soon(self.owner.over, self)
-        for waiter in self._writers:
+        for waiter in self._writers or ():
             if not waiter.done():
                 waiter.set_result(None)
         if self.transport is not None:

@@ -72,7 +72,8 @@ class BaseProducer(_engine.Ring, Member):
         self._declares = declare and queue is not None
         self._hooks: tuple[tuple[str, Hook], ...] = ()
         """Events that somebody wants to hear of, and who."""
-        self._watchers: tuple[tuple[int, Callable[[], None]], ...] = ()
+        self._watchers: list[tuple[int, Callable[[], None]]] | None = None
+        """Who waits until so many have ended; None: nobody."""
         self._waiting_for_room = 0
         self._error: Exception | None = None
         self._chan: Chan | None = None
@@ -330,9 +331,9 @@ class BaseProducer(_engine.Ring, Member):
         is_late = isinstance(cause.__cause__, ConfirmTimeout)
         self.give_up(DropReason.CONFIRM_TIMEOUT if is_late else DropReason.CLOSED)
         self.progressed()
-        for _, ready in self._watchers:
+        watchers, self._watchers = self._watchers, None
+        for _, ready in watchers or ():
             ready()
-        self._watchers = ()
         self.has_room(always=True)
 
     def send(self, out: _engine.Output, most: int) -> None:
@@ -364,7 +365,7 @@ class BaseProducer(_engine.Ring, Member):
             first = self.first
             if not self.spilled:
                 ready = [each for each in self._watchers if each[0] <= first]
-                self._watchers = tuple(each for each in self._watchers if each[0] > first)
+                self._watchers = [each for each in self._watchers if each[0] > first] or None
                 for _, call in ready:
                     call()
         if self._waiting_for_room and 2 * self.count <= self.capacity:
@@ -410,7 +411,11 @@ class BaseProducer(_engine.Ring, Member):
         if is_empty or self._error is not None:
             call()
             return
-        self._watchers += ((self.last, call),)
+        self._watch(call)
+
+    def _watch(self, call: Callable[[], None]) -> None:
+        self._watchers = [] if self._watchers is None else self._watchers
+        self._watchers.append((self.last, call))
 
     async def drained(self) -> None:
         """All that was accepted so far has ended."""
@@ -445,7 +450,7 @@ class BaseProducer(_engine.Ring, Member):
     async def _watched(self) -> None:
         """All that is in the ring now has ended."""
         future: asyncio.Future[None] = self.core.loop.create_future()
-        self._watchers += ((self.last, lambda: _end(future)),)
+        self._watch(lambda: _end(future))
         await future
 
 
