@@ -41,6 +41,11 @@ class QueueSpec:
     server_named: bool = False
 
     @property
+    def is_of_one_connection(self) -> bool:
+        """Whether no other connection may use it, or knows what it will be called."""
+        return self.exclusive or self.server_named
+
+    @property
     def method(self) -> tuple[Any, ...]:
         """The call that declares it."""
         flags = (False, self.durable, self.exclusive, self.auto_delete, False)
@@ -139,13 +144,19 @@ class Topology:
 
     def restoring(self, is_beside: bool = False) -> Iterator[Entity]:
         """What to declare, in which order: exchanges and queues as they were declared, then
-        bindings; `is_beside`: without the queues that are another connection's alone."""
-        yield from list(self.exchanges.values())
-        apart = {spec.name for spec in self.queues.values()
-                 if is_beside and (spec.exclusive or spec.server_named)}  # fmt: skip
+        bindings; `is_beside`: without the queues that are another connection's alone.
+
+        Others change it between two steps: another connection renames the queues that are its own,
+        and the program deletes. So each step asks what is known now.
+        """
+        for exchange in list(self.exchanges.values()):
+            if exchange.name in self.exchanges:
+                yield exchange
         for queue in list(self.queues.values()):
-            if queue.name not in apart:
+            if queue.name in self.queues and not (is_beside and queue.is_of_one_connection):
                 yield queue
         for binding in list(self.bindings):
-            if binding.of_exchange or binding.destination not in apart:
+            queue_of = None if binding.of_exchange else self.queues.get(binding.destination)
+            is_apart = is_beside and queue_of is not None and queue_of.is_of_one_connection
+            if binding in self.bindings and not is_apart:
                 yield binding

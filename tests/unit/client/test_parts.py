@@ -130,6 +130,27 @@ def test_another_connection_restores_what_is_not_one_connections_alone() -> None
     assert list(topology.restoring(is_beside=True)) == [exchange, shared, bindings[0]]
 
 
+def test_what_others_change_while_it_is_restored_is_seen() -> None:
+    """Another connection renames its queue, and the program deletes, between two steps."""
+    topology = Topology()
+    topology.add(ExchangeSpec("e", "topic"))
+    for name in ("shared", "gone", "late"):
+        topology.add(QueueSpec(name))
+    topology.add(QueueSpec("amq.gen-1", exclusive=True, server_named=True))
+    for name in ("amq.gen-1", "gone", "shared", "late"):
+        topology.add(BindingSpec(name, "e", "#"))
+
+    steps = topology.restoring(is_beside=True)
+    begun = [next(steps).name, next(steps).name]
+    topology.rename("amq.gen-1", "amq.gen-2")
+    topology.forget_queue("gone")
+    begun += [next(steps).name, next(steps).name]
+    topology.rename("amq.gen-2", "amq.gen-3")
+    topology.forget_queue("late")
+
+    assert begun + [each.name for each in steps] == ["e", "shared", "late", "e -> shared (#)"]
+
+
 def test_a_renamed_queue_takes_its_bindings_along() -> None:
     topology = Topology()
     topology.add(QueueSpec("amq.gen-1", server_named=True))
