@@ -232,6 +232,8 @@ class BaseConsumer(Member):
             arguments = {**arguments, OFFSET: self._next_offset}
         flags = (False, self.no_ack, self.exclusive, False)
         await chan.call("basic.consume", 0, self.queue, self.tag, *flags, arguments)
+        if self._chan is not chan:  # what ended it came with the answer
+            raise chan.error or ConsumerCancelled(f"the broker ended the consumer of {self.queue}")
         self._is_subscribed = True
 
     def renamed(self, old: str, new: str) -> None:
@@ -280,9 +282,10 @@ class BaseConsumer(Member):
         self._forget_channel()
         self.failures += 1
         delay = min(0.05 * 2 ** min(self.failures, 9), self.config.reconnect_max_delay)
-        self.core.spawn(self.core.again(lambda: self._rejoin(chan.link), chan.link, self, delay))
+        self.core.bring_back(self, chan.link, delay)
 
-    async def _rejoin(self, link: Link) -> None:
+    async def rejoin(self, link: Link) -> None:
+        """Subscribe again; who is refused its rights ends. Raises: why it cannot."""
         if self.has_channel or self._closing:
             return
         try:

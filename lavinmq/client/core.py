@@ -64,8 +64,12 @@ class Member:
     __slots__ = ()
 
     async def join(self, link: Link) -> None:
-        """Take up work on a new connection."""
+        """Take up work on a new connection. Raises: why it cannot, or cannot any more."""
         raise NotImplementedError
+
+    async def rejoin(self, link: Link) -> None:
+        """Take it up again, on a connection on which it was not possible for a while."""
+        await self.join(link)
 
     def leave(self, cause: Exception) -> None:
         """The connection is gone."""
@@ -128,11 +132,10 @@ class Core:
     __slots__ = (
         "_admin", "_admin_lock", "_blocked_seconds", "_delay_s", "_done_at", "_done_before",
         "_ended", "_ended_most", "_endpoints", "_failures", "_first", "_is_started", "_next",
-        "_since", "_supervisor", "_tasks", "_up_since", "_waiting", "_watcher", "bytes_in",
-        "bytes_out", "callbacks", "config", "connects", "dispatch", "front",
+        "_returning", "_since", "_supervisor", "_tasks", "_up_since", "_waiting", "_watcher",
+        "bytes_in", "bytes_out", "callbacks", "config", "connects", "dispatch", "front",
         "is_beside", "last_error", "link", "loop", "members", "owner", "poll_detected",
-        "reconnect_attempts", "reconnects", "rounds", "state", "steward",
-        "target", "topology",
+        "reconnect_attempts", "reconnects", "rounds", "state", "steward", "target", "topology",
     )  # fmt: skip
 
     def __init__(
@@ -181,7 +184,8 @@ class Core:
         """When the connection that there is, or was last, was made; what was done until then."""
         self._waiting: list[asyncio.Future[None]] | None = None
         """Who waits for another state; None: nobody."""
-        """Who waits for another state."""
+        self._returning: dict[Member, Link] | None = None
+        """Who is brought back, on which connection; None: nobody."""
         self._admin_lock: asyncio.Lock | None = None
         self._watcher: asyncio.TimerHandle | None = None
         self.rounds: Rounds | None = None
@@ -551,8 +555,11 @@ class Core:
         if self.connects > 1 and self.config.topology_recovery == "declared":
             await self._restore(link)
         self.link = link
-        for member in list(self.members):
-            await self._guarded_join(member, link)
+        joined: set[Member] = set()
+        while members := [member for member in self.members if member not in joined]:
+            for member in members:  # others may begin meanwhile
+                joined.add(member)
+                await self._guarded_join(member, link)
         if link.lost.done():
             self.link = None
             self._lose(link, link.lost.result())
@@ -571,7 +578,7 @@ class Core:
         except Error as error:
             self.tell("recovery_failed", member, error)
             self.tell("error", error)
-            self.spawn(self.again(lambda: member.join(link), link, member))
+            self.bring_back(member, link)
 
     async def _restore(self, link: Link) -> None:
         """Declare again what was declared: exchanges, queues, then bindings."""
@@ -580,28 +587,63 @@ class Core:
 
     async def _restore_one(self, link: Link, entity: Entity) -> None:
         try:
-            answer = await self.call_on(link, *entity.method)
+            await self._declare_again(link, entity)
         except (ChannelClosed, RpcTimeout) as error:
             self.tell("recovery_failed", entity, error)
             self.tell("error", error)
-            self.spawn(self.again(lambda: self.call_on(link, *entity.method), link, entity))
-            return
-        if isinstance(entity, QueueSpec) and entity.server_named and answer[0] != entity.name:
-            self.topology.rename(entity.name, answer[0])
-            for member in self.members:
-                member.renamed(entity.name, answer[0])
-            self.tell("queue_renamed", entity.name, answer[0])
+            self.spawn(self._again(lambda: self._restore_late(link, entity), link, entity))
 
-    async def again(
-        self, work: Callable[[], Awaitable[Any]], link: Link, what: object, first: float = 0.5
-    ) -> None:
-        """Try something until it works, with pauses that grow, as long as the connection lives."""
+    async def _declare_again(self, link: Link, entity: Entity) -> str:
+        """Declare what was declared; return the name that it has now."""
+        answer = await self.call_on(link, *entity.method)
+        if not isinstance(entity, QueueSpec) or not entity.server_named:
+            return entity.name
+        name = str(answer[0])
+        if name != entity.name:
+            self.topology.rename(entity.name, name)
+            for member in self.members:
+                member.renamed(entity.name, name)
+            self.tell("queue_renamed", entity.name, name)
+        return name
+
+    async def _restore_late(self, link: Link, entity: Entity) -> None:
+        """Declare what was refused at first. Bindings of a queue with a new name are made anew:
+        who tries to make them knows the old one alone."""
+        name = await self._declare_again(link, entity)
+        if name != entity.name:
+            for binding in self.topology.bindings_of(name):
+                await self._restore_one(link, binding)
+
+    def bring_back(self, member: Member, link: Link, first: float = 0.5) -> None:
+        """Have a member take up work until it can: once, however often it is asked for. While it
+        tries, its channel may end, and then it asks as well."""
+        if self._returning is None:
+            self._returning = {}
+        if self._returning.get(member) is not link:
+            self._returning[member] = link
+            self.spawn(self._bring_back(member, link, first))
+
+    async def _bring_back(self, member: Member, link: Link, first: float) -> None:
+        try:
+            await self._again(lambda: member.rejoin(link), link, member, first)
+        finally:
+            if self._returning is not None and self._returning.get(member) is link:
+                del self._returning[member]
+                self._returning = self._returning or None
+
+    async def _again(
+        self, work: Callable[[], Awaitable[Any]], link: Link, what: Member | Entity,
+        first: float = 0.5,
+    ) -> None:  # fmt: skip
+        """Try something until it works, with pauses that grow, as long as the connection lives and
+        the program has not ended or deleted it."""
         delay = first
         while True:
             await asyncio.sleep(delay)
             if link.lost.done():
                 return
-            if isinstance(what, Member) and what not in self.members:
+            is_wanted = what in self.members if isinstance(what, Member) else what in self.topology
+            if not is_wanted:
                 return
             try:
                 await work()

@@ -271,6 +271,8 @@ class BaseProducer(_engine.Ring, Member):
         chan = await link.channel(ring=self, owner=self)
         if self.mode is PublishMode.CONFIRM:
             await chan.call("confirm.select", False)
+        if chan.error is not None:  # what ended it came with the answer
+            raise chan.error
         chan.on_close = self._on_close
         if self.mode is not PublishMode.CONFIRM:
             chan.on_return = self._on_return
@@ -307,7 +309,7 @@ class BaseProducer(_engine.Ring, Member):
         self._tell_error(error)
         self.progressed()
         delay = min(0.05 * 2 ** min(self._failures, 9), self.config.reconnect_max_delay)
-        self.core.spawn(self.core.again(lambda: self.join(link), link, self, delay))
+        self.core.bring_back(self, link, delay)
 
     def _is_hopeless(self, error: ChannelClosed) -> bool:
         """Whether a message that ends the channel is given up."""

@@ -60,7 +60,8 @@ class BindingSpec:
     destination: str
     source: str
     routing_key: str = ""
-    arguments: tuple[tuple[str, Any], ...] = ()
+    arguments: tuple[tuple[str, Any], ...] = field(default=(), hash=False)
+    """Values of headers may be lists and tables, which have no hash."""
     of_exchange: bool = False
 
     def call(self, verb: str) -> tuple[Any, ...]:
@@ -116,6 +117,18 @@ class Topology:
             self.bindings = _own(self.bindings)
             self.bindings[entity] = None
 
+    def __contains__(self, entity: Entity) -> bool:
+        """Whether something is known exactly so."""
+        if isinstance(entity, ExchangeSpec):
+            return self.exchanges.get(entity.name) == entity
+        if isinstance(entity, QueueSpec):
+            return self.queues.get(entity.name) == entity
+        return entity in self.bindings
+
+    def bindings_of(self, queue: str) -> list[BindingSpec]:
+        """The bindings of a queue."""
+        return [b for b in self.bindings if b.destination == queue and not b.of_exchange]
+
     def unbind(self, binding: BindingSpec) -> None:
         """Forget a binding."""
         self.bindings.pop(binding, None)
@@ -123,7 +136,7 @@ class Topology:
     def forget_queue(self, name: str) -> None:
         """A queue is gone, and its bindings with it."""
         self.queues.pop(name, None)
-        for binding in [b for b in self.bindings if b.destination == name and not b.of_exchange]:
+        for binding in self.bindings_of(name):
             del self.bindings[binding]
 
     def forget_exchange(self, name: str) -> None:
@@ -138,7 +151,7 @@ class Topology:
         spec = self.queues.pop(old, None)
         if spec is not None:
             self.queues[new] = replace(spec, name=new)
-        for binding in [b for b in self.bindings if b.destination == old and not b.of_exchange]:
+        for binding in self.bindings_of(old):
             del self.bindings[binding]
             self.bindings[replace(binding, destination=new)] = None
 
@@ -150,13 +163,13 @@ class Topology:
         and the program deletes. So each step asks what is known now.
         """
         for exchange in list(self.exchanges.values()):
-            if exchange.name in self.exchanges:
+            if exchange in self:
                 yield exchange
         for queue in list(self.queues.values()):
-            if queue.name in self.queues and not (is_beside and queue.is_of_one_connection):
+            if queue in self and not (is_beside and queue.is_of_one_connection):
                 yield queue
         for binding in list(self.bindings):
             queue_of = None if binding.of_exchange else self.queues.get(binding.destination)
             is_apart = is_beside and queue_of is not None and queue_of.is_of_one_connection
-            if binding in self.bindings and not is_apart:
+            if binding in self and not is_apart:
                 yield binding

@@ -41,6 +41,9 @@ class _Pair:
             for carry in (self._upward, self._downward)
         ]
         self._carrying = len(self.threads)
+
+    def start(self) -> None:
+        """Carry from now on; it is known to whoever may cut it."""
         for thread in self.threads:
             thread.start()
 
@@ -119,6 +122,7 @@ class FaultProxy:
         self._stalled: set[str] = set()
         self._held: set[_Pair] = set()
         self._flow = threading.Condition()
+        self._registering = threading.Lock()
         self._thread = threading.Thread(target=self._accept, daemon=True)
         self._thread.start()
 
@@ -144,11 +148,21 @@ class FaultProxy:
             broker.settimeout(None)
             self.connections += 1
             self.bytes_left = next(self.cuts, self.bytes_left)
-            self.pairs.append(_Pair(self, client, broker))
+            pair = _Pair(self, client, broker)
+            with self._registering:
+                is_late = self.is_refusing
+                if not is_late:
+                    self.pairs.append(pair)
+            if is_late:
+                client.close()
+                broker.close()
+            else:
+                pair.start()
 
     def cut(self) -> None:
         """Reset all connections there are."""
-        pairs, self.pairs = self.pairs, []
+        with self._registering:
+            pairs, self.pairs = self.pairs, []
         for pair in pairs:
             pair.end(reset=True)
 

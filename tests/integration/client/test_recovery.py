@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import threading
@@ -12,13 +13,17 @@ from typing import Any
 import pytest
 
 from lavinmq.client import Client, ConnectionState, DropReason, Message
+from lavinmq.client.core import Member
 from lavinmq.client.errors import (
     AuthenticationError,
     ClientConnectionError,
     ClosedError,
     Error,
+    NotFound,
     PreconditionFailed,
 )
+from lavinmq.client.link import Link
+from tests.support.api import Api
 from tests.support.broker import Broker
 from tests.support.client_frames import method
 from tests.support.fault_proxy import FaultProxy
@@ -279,19 +284,128 @@ def test_topology_is_declared_again_exactly(own_broker: Broker) -> None:
     assert renamed[0][0] == mine and renamed[0][1] != mine
 
 
-def test_a_mismatch_is_reported_and_nothing_is_forced(
-    own_broker: Broker,
+def test_a_mismatch_is_reported_and_nothing_is_forced(proxy: FaultProxy, broker: Broker) -> None:
+    """It is tried again, unless the program deletes the queue: then it stays away."""
+    failed: list[tuple[str, Exception]] = []
+    names = ("mismatch-gone", "mismatch-kept")
+    with Client(proxy.url, **QUICK) as client, Client(broker.uri) as other:
+        client.on_recovery_failed(lambda what, error: failed.append((what.name, error)))
+        for name in names:
+            client.queue(name, durable=False)
+        proxy.is_refusing = True
+        proxy.cut()
+        for name in names:
+            other.delete_queue(name)
+            other.queue(name, durable=True)
+        proxy.is_refusing = False
+        wait_for(lambda: {name for name, _ in failed} == set(names), "both are reported", 20)
+        assert all(isinstance(error, PreconditionFailed) for _, error in failed)
+
+        client.delete_queue("mismatch-gone")
+        count = len(failed)
+        wait_for(lambda: len(failed) >= count + 5, "what is left is tried again", 20)
+        with pytest.raises(NotFound):
+            other.queue("mismatch-gone", passive=True)
+        other.delete_queue("mismatch-kept")
+        wait_for(lambda: _is_there(other, "mismatch-kept"), "what is left is there again", 20)
+        client.delete_queue("mismatch-kept")
+
+
+def _is_there(client: Client, queue: str) -> bool:
+    try:
+        client.queue(queue, passive=True)
+    except NotFound:
+        return False
+    return True
+
+
+def test_a_named_queue_that_is_refused_at_first_has_its_bindings_and_consumer_later(
+    http_broker: Broker,
 ) -> None:
-    failed: list[tuple[Any, Exception]] = []
-    with Client(own_broker.uri, **QUICK) as client, Client(own_broker.uri, **QUICK) as other:
-        client.on_recovery_failed(lambda what, error: failed.append((what, error)))
-        client.queue("q", durable=False)
-        other.exchange("e")
-        own_broker.kill()
-        own_broker.start()
-        other.wait_connected(20)
-        wait_for(lambda: client.connected or bool(failed), "restored", 20)
-    assert all(isinstance(error, PreconditionFailed) for _, error in failed)
+    failed: list[str] = []
+    api = Api(http_broker)
+    with (
+        FaultProxy(http_broker.host, http_broker.port) as proxy,
+        Client(proxy.url, **QUICK) as client,
+    ):
+        client.on_recovery_failed(lambda what, error: failed.append(type(what).__name__))
+        mine = client.queue("", durable=False, exclusive=True).name
+        client.bind(mine, "amq.topic", "a.#")
+        client.bind(mine, "amq.headers", "", {"x-match": "all", "list": [1, 2]})
+        consumer = client.consumer(mine, declare=False)
+        proxy.is_refusing = True
+        proxy.cut()
+        assert api("PUT", "/api/vhost-limits/%2F/max-queues", {"value": 0}).status == 204
+        proxy.is_refusing = False
+        wait_for(lambda: {"QueueSpec", "BindingSpec"} <= set(failed), "they are refused", 20)
+        assert api("DELETE", "/api/vhost-limits/%2F/max-queues").status == 204
+        wait_for(lambda: consumer.queue != mine and consumer.subscribed, "it is back", 20)
+        producer = client.producer(exchange="amq.topic", routing_key="a.x", mandatory=True)
+        wait_for(lambda: producer.publish(b"x").result(10) == "confirmed", "it is bound", 20)
+
+        message = consumer.get(10)
+        assert message is not None and message.body == b"x"
+        (shown,) = api.get("/api/queues")
+        assert (shown["name"], shown["consumers"]) == (consumer.queue, 1)
+        bound = {"", "amq.topic", "amq.headers"}
+        path = f"/api/queues/%2F/{consumer.queue}/bindings"
+        wait_for(lambda: {each["source"] for each in api.get(path)} == bound, "all is bound", 20)
+
+
+def test_a_consumer_that_cannot_come_back_for_long_subscribes_once(broker: Broker) -> None:
+    """Each attempt ends its channel, and so asks for another one, as whoever attempts does."""
+    errors: list[Exception] = []
+    options = {**QUICK, "reconnect_max_delay": 0.05}
+    with Client(broker.uri, **options) as client, Client(broker.uri) as other:
+        client.queue("away-for-long")
+        consumer = client.consumer("away-for-long", declare=False)
+        consumer.on_error(errors.append)
+        other.delete_queue("away-for-long")
+        wait_for(lambda: len(errors) > 20, "it has tried often", 20)
+        assert len(client._together.first._tasks) == 1
+        other.queue("away-for-long")
+        wait_for(lambda: consumer.resubscriptions == 1, "subscribed again", 20)
+        wait_for(lambda: not client._together.first._tasks, "nobody tries any more", 20)
+
+        assert other.queue("away-for-long", passive=True).consumer_count == 1
+        other.delete_queue("away-for-long")
+
+
+class _Slow(Member):
+    """Takes its time to take up work."""
+
+    def __init__(self) -> None:
+        self.has_begun, self.may_end = threading.Event(), threading.Event()
+
+    async def join(self, link: Link) -> None:
+        self.has_begun.set()
+        while not self.may_end.is_set():
+            await asyncio.sleep(0.01)
+
+    def leave(self, cause: Exception) -> None: ...
+
+    def finish(self, cause: Exception) -> None: ...
+
+    def tick(self, is_blocked: bool) -> None: ...
+
+    @property
+    def done(self) -> int:
+        return 0
+
+    async def closing(self, flush: bool = True) -> None: ...
+
+
+def test_who_begins_while_others_are_restored_takes_part(proxy: FaultProxy, queue: str) -> None:
+    slow = _Slow()
+    with Client(proxy.url, **QUICK) as client:
+        client._together.first.members[slow] = None
+        proxy.cut()
+        assert slow.has_begun.wait(20)
+        producer = client.producer(queue)
+        receipt = producer.publish(b"x")
+        slow.may_end.set()
+
+        assert receipt.result(20) == "confirmed"
 
 
 def test_states_come_in_order_and_from_one_thread(proxy: FaultProxy, queue: str) -> None:
