@@ -514,11 +514,11 @@ cdef class Ring:
     # ---- sending
 
     def attach(self, int channel, u64 frame_max):
-        """Send from now on by this channel, which is new."""
+        """Send from now on by this channel, which is new: nothing is in flight on it."""
+        self.reset()
         with cython.critical_section(self):
             self.channel = channel
             self.chunk = frame_max - FRAME_OVERHEAD
-            self.low_tag = self.next_tag = 1
 
     def reset(self):
         """The channel is gone: what is unconfirmed is to be sent again, first."""

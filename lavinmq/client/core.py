@@ -552,6 +552,21 @@ class Core:
         link.is_watched()
         self.connects += 1
         self._admin = None
+        try:
+            await self._take_up(link)
+        except (Error, OSError) as error:
+            # Who has joined it may have sent by it already: all have to leave.
+            link.end(error)
+            self._lose(link, link.lost.result())
+            raise
+        if self.connects > 1:
+            self.reconnects += 1
+        self.set_state(ConnectionState.CONNECTED, None)
+        if link.blocked_since is not None:
+            self.set_state(ConnectionState.BLOCKED, None)
+
+    async def _take_up(self, link: Link) -> None:
+        """Restore, and have all members join. Raises: what ended the connection meanwhile."""
         if self.connects > 1 and self.config.topology_recovery == "declared":
             await self._restore(link)
         self.link = link
@@ -561,14 +576,7 @@ class Core:
                 joined.add(member)
                 await self._guarded_join(member, link)
         if link.lost.done():
-            self.link = None
-            self._lose(link, link.lost.result())
             raise link.lost.result()
-        if self.connects > 1:
-            self.reconnects += 1
-        self.set_state(ConnectionState.CONNECTED, None)
-        if link.blocked_since is not None:
-            self.set_state(ConnectionState.BLOCKED, None)
 
     async def _guarded_join(self, member: Member, link: Link) -> None:
         try:

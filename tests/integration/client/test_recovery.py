@@ -380,6 +380,8 @@ class _Slow(Member):
     async def join(self, link: Link) -> None:
         self.has_begun.set()
         while not self.may_end.is_set():
+            if link.lost.done():
+                raise link.lost.result()
             await asyncio.sleep(0.01)
 
     def leave(self, cause: Exception) -> None: ...
@@ -406,6 +408,31 @@ def test_who_begins_while_others_are_restored_takes_part(proxy: FaultProxy, queu
         slow.may_end.set()
 
         assert receipt.result(20) == "confirmed"
+
+
+def test_what_was_sent_while_others_joined_is_not_taken_for_confirmed(
+    proxy: FaultProxy, broker: Broker, queue: str
+) -> None:
+    """The connection is lost before all have joined; what it carried is sent again."""
+    slow = _Slow()
+    with Client(proxy.url, **QUICK) as client:
+        producer = client.producer(queue)
+        assert producer.publish(b"0").result(20) == "confirmed"
+        client._together.first.members[slow] = None
+        proxy.cut()
+        assert slow.has_begun.wait(20)
+        proxy.stall("up")
+        receipts = [producer.publish(b"%d" % n) for n in range(1, 4)]
+        wait_for(lambda: producer.in_flight == 3, "they are sent", 20)
+        slow.has_begun.clear()
+        proxy.cut()
+        proxy.flow()
+        assert slow.has_begun.wait(20)
+        slow.may_end.set()
+        receipts += [producer.publish(b"%d" % n) for n in range(4, 7)]
+
+        assert {each.result(20) for each in receipts} == {"confirmed"}
+    assert once(drained(broker, queue)) == [b"%d" % n for n in range(7)]
 
 
 def test_states_come_in_order_and_from_one_thread(proxy: FaultProxy, queue: str) -> None:

@@ -67,6 +67,20 @@ class Side:
         self.input.feed(frames.refusal(1, tag, multiple))
 
 
+def test_nothing_is_in_flight_on_a_new_channel() -> None:
+    """Also when nobody said that the old one is gone: its tags are not those of the new one."""
+    side = Side()
+    receipts = [side.ring.publish(body) for body in (b"a", b"b")]
+    assert side.send() == [b"a", b"b"]
+
+    side.connect()
+    assert side.ring.in_flight == 0
+    assert side.send() == [b"a", b"b"]
+    side.confirm(1)
+
+    assert [receipt.done() for receipt in receipts] == [True, False]
+
+
 def test_a_message_goes_out_as_three_frames() -> None:
     side = Side(properties={"delivery_mode": 2})
     side.ring.publish(b"hello")
