@@ -210,6 +210,9 @@ class BaseConsumer(Member):
         if self._declares:
             await self.core.ensure_queue(link, self.queue)
         chan = await link.channel(tracker=self.tracker, owner=self)
+        if self._closing:  # meanwhile
+            await chan.close()
+            return
         chan.port.no_ack = self.no_ack
         self.tracker.reset(chan.number)
         if self.passage is not None:
@@ -294,13 +297,16 @@ class BaseConsumer(Member):
             self.finish(error)
             return
         except Error as error:
+            if self._closing:
+                return
             self._tell("error", error)
             chan = self._chan
             if chan is not None and chan.error is not None:
                 self._forget_channel()
             raise
-        self.resubscriptions += 1
-        self._tell("resubscribe")
+        if self.has_channel:
+            self.resubscriptions += 1
+            self._tell("resubscribe")
 
     def send(self, out: _engine.Output, most: int) -> None:
         """Write acks and refusals."""

@@ -273,6 +273,9 @@ class BaseProducer(_engine.Ring, Member):
             await chan.call("confirm.select", False)
         if chan.error is not None:  # what ended it came with the answer
             raise chan.error
+        if self._error is not None:  # it was closed meanwhile
+            await chan.close()
+            return
         chan.on_close = self._on_close
         if self.mode is not PublishMode.CONFIRM:
             chan.on_return = self._on_return
@@ -328,6 +331,9 @@ class BaseProducer(_engine.Ring, Member):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        chan, self._chan = self._chan, None
+        if chan is not None:  # what was to go out before has taken too long
+            chan.link.discard(chan)
         if self._reserve is not None:
             self._reserve.close()
         is_late = isinstance(cause.__cause__, ConfirmTimeout)

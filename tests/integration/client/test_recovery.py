@@ -26,7 +26,7 @@ from lavinmq.client.link import Link
 from tests.support.api import Api
 from tests.support.broker import Broker
 from tests.support.client_frames import method
-from tests.support.fault_proxy import FaultProxy
+from tests.support.fault_proxy import FaultProxy, Frame, packed
 from tests.support.waiting import wait_for
 
 QUICK: dict[str, Any] = {
@@ -433,6 +433,72 @@ def test_what_was_sent_while_others_joined_is_not_taken_for_confirmed(
 
         assert {each.result(20) for each in receipts} == {"confirmed"}
     assert once(drained(broker, queue)) == [b"%d" % n for n in range(7)]
+
+
+def _hold_openings(proxy: FaultProxy) -> list[Frame]:
+    """Keep the broker's answers to `channel.open` from now on."""
+    held: list[Frame] = []
+
+    def judge(frame: Frame) -> list[Frame]:
+        if frame[0] == 1 and frame[2][:4] == b"\x00\x14\x00\x0b":
+            held.append(frame)
+            return []
+        return [frame]
+
+    proxy.judge = judge
+    return held
+
+
+def test_a_consumer_that_is_closed_while_it_comes_back_stays_away(
+    proxy: FaultProxy, broker: Broker, queue: str
+) -> None:
+    errors: list[Exception] = []
+    with Client(proxy.url, **QUICK) as client, Client(broker.uri) as other:
+        consumer = client.consumer(queue)
+        client.on_error(errors.append)
+        held = _hold_openings(proxy)
+        other.delete_queue(queue)
+        wait_for(lambda: bool(held), "it opens a channel", 20)
+        consumer.close()
+        proxy.judge = lambda frame: [frame]
+        for frame in held:
+            proxy.say(packed(frame))
+        wait_for(lambda: not client._together.first._tasks, "it has given up", 20)
+
+        assert other.queue(queue).consumer_count == 0
+        assert errors == []
+
+
+def test_a_producer_that_is_closed_leaves_no_channel(http_broker: Broker) -> None:
+    """Whether it waits for its confirms in vain, or is just coming back."""
+    api = Api(http_broker)
+    with (
+        FaultProxy(http_broker.host, http_broker.port) as ours,
+        Client(ours.url, **QUICK, close_timeout=0.2) as client,
+    ):
+        client.queue("q")
+        kept = client.producer("q")
+        assert kept.publish(b"x").result(20) == "confirmed"
+        unheard = client.producer("q")
+        ours.stall("down")
+        receipt = unheard.publish(b"x")
+        unheard.close()
+        assert receipt.status == "dropped"
+        ours.flow()
+        before = len(api.get("/api/channels"))
+        wait_for(lambda: len(api.get("/api/channels")) == 2, f"{before} are left", 20)
+
+        held = _hold_openings(ours)
+        number = kept._chan.number if kept._chan is not None else 0
+        client.run(_say(ours, method(number, "channel.close", 541, "INTERNAL_ERROR", 0, 0)))
+        wait_for(lambda: bool(held), "it opens a channel", 20)
+        kept.close()
+        ours.judge = lambda frame: [frame]
+        for frame in held:
+            ours.say(packed(frame))
+        wait_for(lambda: not client._together.first._tasks, "it has given up", 20)
+        assert client.metrics().reconnects == 0
+        wait_for(lambda: len(api.get("/api/channels")) <= 2, "no channel is left", 20)
 
 
 def test_states_come_in_order_and_from_one_thread(proxy: FaultProxy, queue: str) -> None:
