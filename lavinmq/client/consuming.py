@@ -210,7 +210,7 @@ class BaseConsumer(Member):
         if self._declares:
             await self.core.ensure_queue(link, self.queue)
         chan = await link.channel(tracker=self.tracker, owner=self)
-        if self._closing:  # meanwhile
+        if self._is_leaving():
             await chan.close()
             return
         chan.port.no_ack = self.no_ack
@@ -228,6 +228,10 @@ class BaseConsumer(Member):
         if not self._is_paused:
             await self._consume(chan)
         self.failures = 0
+
+    def _is_leaving(self) -> bool:
+        """Whether it was closed, also while something else was waited for."""
+        return self._closing
 
     async def _consume(self, chan: Chan) -> None:
         arguments = self.arguments
@@ -297,14 +301,14 @@ class BaseConsumer(Member):
             self.finish(error)
             return
         except Error as error:
-            if self._closing:
+            if self._is_leaving():
                 return
             self._tell("error", error)
             chan = self._chan
             if chan is not None and chan.error is not None:
                 self._forget_channel()
             raise
-        if self.has_channel:
+        if self._chan is not None:
             self.resubscriptions += 1
             self._tell("resubscribe")
 

@@ -399,11 +399,14 @@ class Client(Face, ExchangesByType[None]):
         """Connect; with `fail_fast` wait for it. Raises: why there is no connection."""
         with self._lock:
             if self._loop is None and self.state is not ConnectionState.CLOSED:
-                self._loop = asyncio.new_event_loop()
+                loop = asyncio.new_event_loop()
+                for core in self._together.cores:
+                    core.loop = loop  # another thread may ask before it is started
                 self._thread = threading.Thread(
-                    target=self._serve, args=(self._loop,), name="lavinmq-client", daemon=True
+                    target=self._serve, args=(loop,), name="lavinmq-client", daemon=True
                 )
                 self._thread.start()
+                self._loop = loop
                 _living.add(self)
         try:
             self.run(self._together.start())

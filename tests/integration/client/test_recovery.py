@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import threading
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from lavinmq.client.errors import (
     PreconditionFailed,
 )
 from lavinmq.client.link import Link
+from lavinmq.client.together import Together
 from tests.support.api import Api
 from tests.support.broker import Broker
 from tests.support.client_frames import method
@@ -499,6 +502,30 @@ def test_a_producer_that_is_closed_leaves_no_channel(http_broker: Broker) -> Non
         wait_for(lambda: not client._together.first._tasks, "it has given up", 20)
         assert client.metrics().reconnects == 0
         wait_for(lambda: len(api.get("/api/channels")) <= 2, "no channel is left", 20)
+
+
+def test_two_threads_may_use_it_first(
+    broker: Broker, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one comes before the loop has begun to connect, and waits as well."""
+    has_begun, may_connect = threading.Event(), threading.Event()
+    start = Together.start
+
+    async def late(self: Together) -> None:
+        has_begun.set()
+        await asyncio.to_thread(may_connect.wait, 20)
+        await start(self)
+
+    monkeypatch.setattr(Together, "start", late)
+    with ThreadPoolExecutor(2) as pool, contextlib.closing(Client(broker.uri)) as client:
+        first = pool.submit(client.start)
+        assert has_begun.wait(20)
+        second = pool.submit(client.queue, queue)
+        wait_for(lambda: second.done() or client._together.first._waiting is not None, "it waits")
+        may_connect.set()
+
+        assert first.result(20) is client
+        assert second.result(20).name == queue
 
 
 def test_states_come_in_order_and_from_one_thread(proxy: FaultProxy, queue: str) -> None:
