@@ -215,7 +215,15 @@ class AsyncConsumer(BaseConsumer):
                 return None
             waiter: asyncio.Future[None] = self.core.loop.create_future()
             self._waiters.append(waiter)
-            await waiter
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if not waiter.cancelled() and self._lists:
+                    self._notify()  # it was told, and goes: another one takes what came
+                raise
+            finally:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
         messages = self._lists.pop(0)
         if self.is_bounded:
             self.taken(len(messages), sum(map(len, messages)))

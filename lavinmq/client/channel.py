@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 from lavinmq.client import _engine
 from lavinmq.client._engine import Message, Receipt
 from lavinmq.client.core import Core
-from lavinmq.client.link import Chan, Link
+from lavinmq.client.link import ALL, Chan, Link
 
 WITHOUT_LIMIT = 1 << 40
 Table = Mapping[str, Any] | None
@@ -255,19 +255,19 @@ class AsyncChannel:
 
     async def tx_commit(self) -> None:
         """All since the last commit counts. Raises: ChannelClosed."""
-        self.link.pump()
+        self.send(self.link.out, ALL)
         await self.chan.call("tx.commit")
 
     async def tx_rollback(self) -> None:
         """Nothing since the last commit counts."""
-        self.link.pump()
+        self.send(self.link.out, ALL)
         await self.chan.call("tx.rollback")
 
     async def close(self) -> None:
         """Close it."""
         if self._chan is not None:
             if self._chan.error is None:
-                self._chan.link.pump()
+                self.send(self._chan.link.out, ALL)
             await self._chan.close()
             self._chan.sender = None
 

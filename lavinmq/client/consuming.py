@@ -24,7 +24,7 @@ from lavinmq.client.errors import (
     ConsumerCancelled,
     Error,
 )
-from lavinmq.client.link import Chan, Link
+from lavinmq.client.link import ALL, Chan, Link
 
 BACKLOG_MESSAGES: Final = 20_000
 BACKLOG_BYTES: Final = 64 << 20
@@ -221,7 +221,6 @@ class BaseConsumer(Member):
             if self.passage.is_all_taken:
                 self.all_taken()  # what said so went with the old channel
         self._chan = chan
-        self._held = self._held_bytes = 0
         chan.on_cancel, chan.on_close, chan.sender = self._on_cancel, self._on_close, self
         if self.prefetch:
             await chan.call("basic.qos", 0, self.prefetch, False)
@@ -256,12 +255,15 @@ class BaseConsumer(Member):
         if self._is_stream:
             self._note_offsets()
             self._offsets = None
+        if self._chan is not None:
+            self._chan.link.hold_reading(self, False)
         self._chan = None
         self._is_subscribed = False
         self._oldest = None
         self.tracker.reset(0)
         if not self.no_ack:
             self.drop_arrived()
+            self._held = self._held_bytes = 0
 
     def _on_cancel(self, chan: Chan, tag: str) -> None:
         """The broker ended the consumer, as it does when its queue is deleted."""
@@ -343,7 +345,8 @@ class BaseConsumer(Member):
         if self.is_bounded:
             self._held += len(messages)
             self._held_bytes += sum(map(len, messages))
-            if self._held > BACKLOG_MESSAGES or self._held_bytes > BACKLOG_BYTES:
+            is_much = self._held > BACKLOG_MESSAGES or self._held_bytes > BACKLOG_BYTES
+            if is_much and self._is_subscribed:  # who ends it waits for an answer
                 chan.link.hold_reading(self, True)
         self.arrived(messages)
 
@@ -388,6 +391,7 @@ class BaseConsumer(Member):
         self._is_paused = True
         if self._chan is not None and self._is_subscribed:
             self._is_subscribed = False
+            self._chan.link.hold_reading(self, False)
             await self._chan.call("basic.cancel", self.tag, False)
 
     async def resuming(self) -> None:
@@ -406,7 +410,7 @@ class BaseConsumer(Member):
         self.ended()
         if chan is not None and chan.error is None:
             chan.link.hold_reading(self, False)
-            chan.link.pump()
+            self.send(chan.link.out, ALL)  # pump would stop where the peer takes nothing for now
             await chan.close()
         self._chan = None
 

@@ -35,6 +35,8 @@ from lavinmq.client.url import Target
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 CHUNK: Final = 128 * 1024
+ALL: Final = 1 << 60
+"""More bytes than there are: for what a method that follows must not overtake."""
 WRITE_HIGH: Final = 512 * 1024
 CAPABILITIES: Final = (
     "publisher_confirms", "exchange_exchange_bindings", "basic.nack", "consumer_cancel_notify",

@@ -626,6 +626,77 @@ def test_transactions_with_asyncio(broker: Broker, queue: str) -> None:
     run(main())
 
 
+@pytest.mark.parametrize("is_transaction", [True, False])
+def test_what_ends_a_channel_does_not_overtake_what_was_published(
+    proxy: FaultProxy, broker: Broker, queue: str, is_transaction: bool
+) -> None:
+    """The peer takes nothing for a while, so most of it waits when the commit or close comes."""
+    body = b"x" * (256 << 10)
+
+    async def main() -> None:
+        async with AsyncClient(proxy.url) as client, AsyncClient(broker.uri) as other:
+            channel = await client.channel()
+            await channel.queue_declare(queue, durable=True)
+            if is_transaction:
+                await channel.tx_select()
+            proxy.stall("up")
+            for _ in range(60):
+                await channel.basic_publish("", queue, body)
+            end = asyncio.ensure_future(channel.tx_commit() if is_transaction else channel.close())
+            await asyncio.sleep(0)
+            assert channel._core.link is not None and channel._core.link.is_paused
+            proxy.flow()
+            await end
+
+            assert (await other.queue(queue, passive=True)).message_count == 60
+
+    run(main())
+
+
+def test_who_asks_in_vain_leaves_nothing_and_takes_no_turn(broker: Broker, queue: str) -> None:
+    """Each question with a time waits in a place of its own, which goes with it."""
+
+    async def main() -> None:
+        async with AsyncClient(broker.uri) as client:
+            consumer = await client.consumer(queue)
+            producer = await client.producer(queue)
+            for _ in range(20):
+                assert await consumer.get(0.001) is None
+            assert consumer._waiters == []
+
+            going, staying = (asyncio.ensure_future(consumer.get(30)) for _ in range(2))
+            await asyncio.sleep(0)
+            first = consumer._waiters[0]
+            await producer.publish(b"x")
+            while not first.done():
+                await asyncio.sleep(0)
+            going.cancel()
+
+            message = await asyncio.wait_for(staying, 20)
+            assert message is not None and message.body == b"x"
+            message.ack()
+
+    run(main())
+
+
+def test_a_consumer_with_very_much_to_take_can_be_paused(client: Client, queue: str) -> None:
+    """Reading has stopped, and the answer has to be read nevertheless."""
+    n = 60_000
+    client.producer(queue).publish_batch([b"x" * 20] * n).result(20)
+    consumer = client.consumer(queue, no_ack=True)
+    link = client._core.link
+    assert link is not None
+    wait_for(lambda: consumer in link._stoppers, "reading has stopped", 20)
+    consumer.pause()
+    assert consumer not in link._stoppers
+    left = client.queue(queue, passive=True).message_count
+    found = 0
+    while consumer.get(0.2) is not None:
+        found += 1
+    assert found + left == n
+    consumer.close()
+
+
 def test_nothing_is_left_of_a_closed_client(broker: Broker, queue: str) -> None:
     async def main() -> None:
         before = asyncio.all_tasks()
