@@ -231,6 +231,8 @@ class Core:
         try:
             async with asyncio.timeout(timeout):
                 await asyncio.gather(*closing, return_exceptions=True)
+                if self.link is not None and flush:
+                    await self.link.all_sent()
         except TimeoutError:
             pass
         if self._watcher is not None:

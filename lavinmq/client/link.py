@@ -314,6 +314,13 @@ class Link(asyncio.BufferedProtocol):
             self._writers.append(waiter)
             await waiter
 
+    async def all_sent(self) -> None:
+        """Wait until what was published on channels that are open has gone out."""
+        self.pump()
+        while self.is_paused and not self.lost.done():
+            await self.writable()
+            self.pump()
+
     def hold_reading(self, who: object, is_held: bool) -> None:
         """Read nothing while somebody has more than it can hold."""
         before = bool(self._stoppers)

@@ -626,9 +626,9 @@ def test_transactions_with_asyncio(broker: Broker, queue: str) -> None:
     run(main())
 
 
-@pytest.mark.parametrize("is_transaction", [True, False])
+@pytest.mark.parametrize("end_by", ["tx_commit", "close", "the client's close"])
 def test_what_ends_a_channel_does_not_overtake_what_was_published(
-    proxy: FaultProxy, broker: Broker, queue: str, is_transaction: bool
+    proxy: FaultProxy, broker: Broker, queue: str, end_by: str
 ) -> None:
     """The peer takes nothing for a while, so most of it waits when the commit or close comes."""
     body = b"x" * (256 << 10)
@@ -637,14 +637,15 @@ def test_what_ends_a_channel_does_not_overtake_what_was_published(
         async with AsyncClient(proxy.url) as client, AsyncClient(broker.uri) as other:
             channel = await client.channel()
             await channel.queue_declare(queue, durable=True)
-            if is_transaction:
+            if end_by == "tx_commit":
                 await channel.tx_select()
             proxy.stall("up")
             for _ in range(60):
                 await channel.basic_publish("", queue, body)
-            end = asyncio.ensure_future(channel.tx_commit() if is_transaction else channel.close())
-            await asyncio.sleep(0)
-            assert channel._core.link is not None and channel._core.link.is_paused
+            link = channel.link
+            end = asyncio.ensure_future(getattr(channel, end_by, client.close)())
+            while not link.is_paused:
+                await asyncio.sleep(0)
             proxy.flow()
             await end
 
