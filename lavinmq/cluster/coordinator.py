@@ -389,7 +389,9 @@ class Coordinator:
         False: somebody else leads, or may. It is asked also when the picture says so already: that
         may be older than a change whose answer was lost.
 
-        Args: position: up to where the leader has changes, for who asks when a node left."""
+        Args: position: up to where the leader has changes, for who asks when a node left.
+        Raises: EtcdError; with `maybe_done` it may be so now, or later: until the set is changed by
+            another call."""
         state = self.state
         wanted = set(nodes)
         if state.epoch != epoch or state.epoch_leader != self.me or state.leader is None:
@@ -400,21 +402,28 @@ class Coordinator:
             *(Put(self.key("left", node), left) for node in state.in_sync if node not in wanted),
             *(Delete(self.key("left", node)) for node in state.left if node in wanted),
         ]  # fmt: skip
-        compares = [
-            Compare(self.key("epoch"), "MOD", state.epoch_modified),
-            Compare(state.leader.key, "MOD", state.leader.modified),
-            Compare(self.key("isr"), "MOD", state.in_sync_modified),
-        ]
+        compared = self._compared()
+        compares = [Compare(key, "MOD", modified) for key, modified in compared.items()]
+        lost: EtcdError | None = None
         try:
             await self.etcd.transact(compares, puts)
         except EtcdError as error:
             if not error.maybe_done:
                 raise
+            lost = error
         await self.look()
+        if lost is not None and self._compared() == compared:
+            raise lost  # it may be on its way still
         return (
             self.state.epoch == epoch and self.state.epoch_leader == self.me
             and set(self.state.in_sync) == wanted
         )  # fmt: skip
+
+    def _compared(self) -> dict[str, int]:
+        """What a change of the set compares, by keys: revisions."""
+        state = self.state
+        found = {self.key("epoch"): state.epoch_modified, self.key("isr"): state.in_sync_modified}
+        return found if state.leader is None else found | {state.leader.key: state.leader.modified}
 
 
 def _text(entry: Entry | None) -> str:

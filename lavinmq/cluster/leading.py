@@ -175,7 +175,7 @@ class Leading:
         """Who has gone last, and why."""
         self._telling = Telling(broker, feed, self._has_readers)
         self._maybe: set[str] = set()
-        """Nodes of a change of the set of which nobody knows whether it was made."""
+        """Nodes of a change of the set of which nobody knows whether it was made, or will be."""
         self._require()
 
     # --- start and end ------------------------------------------------------------------------
@@ -391,7 +391,9 @@ class Leading:
             with suppress(EtcdError):
                 async with self._changing:
                     await self._coordinator.look()
-                    self._maybe.clear()
+                    if self._maybe:
+                        # What is still on its way compares a revision that is over after this.
+                        await self._change(set(self._coordinator.state.in_sync))
             self._require()
 
     async def _count_anew(self) -> None:
@@ -434,7 +436,8 @@ class Leading:
         """As `Recovery.recover`, while nothing else changes the set. Raises: OSError."""
         async with self._changing:
             why = await recovery.recover(seen)
-            self._maybe.clear()  # it has looked
+            if not why:
+                self._maybe.clear()  # what is still on its way comes too late
         self._require()
         return why
 

@@ -63,6 +63,8 @@ class Rules:
     """Only who is listed counts among the least."""
     minds_lost_answers: bool = True
     """A change of the set whose answer is lost may have been made."""
+    outdates_lost_changes: bool = True
+    """It may also be made later, until the set is changed once more."""
     goes_on_placing: bool = True
     """A node that died while its files were replaced goes on with that when it starts."""
     checks_history: bool = True
@@ -186,6 +188,8 @@ class Cluster:
         for _ in range(steps):
             self.store.now += self.chance.choice((0, 0, 0, 0, 0, 1))
             self.store.expire()
+            if self.store.late and self.chance.random() < HASTE:
+                self.store.catch_up()
             node = self.chance.choice(self.nodes)
             if node.paused_until <= self.store.now:
                 action = self.chance.choices(names, weights)[0]
@@ -246,6 +250,8 @@ class Cluster:
         """Learn of some of what has changed in etcd."""
         if node.maybe and not node.client.is_cut and self.chance.random() < 0.2:
             at_once(node.coordinator.look())
+            if self.rules.outdates_lost_changes:
+                self._change(node, node.state.in_sync)
             node.maybe.clear()
             self._require(node)
         if node.is_alive and not node.client.is_cut and node.seen < len(self.store.events):
@@ -349,7 +355,12 @@ class Cluster:
         else:
             if self.rules.minds_lost_answers:
                 node.maybe |= set(nodes)
-            done = at_once(coordinator.change_in_sync(node.epoch, nodes))
+            try:
+                done = at_once(coordinator.change_in_sync(node.epoch, nodes))
+            except EtcdError as error:
+                if self.rules.outdates_lost_changes or not error.maybe_done:
+                    raise
+                done = False
         node.maybe.clear()
         self._require(node)
         return done

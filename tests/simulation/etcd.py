@@ -1,14 +1,19 @@
 """An etcd in memory, for simulations: what `lavinmq.cluster.etcd.Etcd` promises, without a network.
 
-A client may be cut off, and a transaction may be carried out although its answer is lost.
+A client may be cut off, and a transaction may be carried out although its answer is lost: before
+anybody looks whether it was, or after that.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 
 from lavinmq.cluster.etcd import Compare, Delete, Entry, Event, NoLease, Put, Unreachable
+
+LATE = 0.3
+"""How many of those whose answer is lost are carried out later."""
 
 
 class Store:
@@ -22,11 +27,20 @@ class Store:
         self.events: list[Event] = []
         self.ends: list[int] = []
         """How many events there were after each revision: a watch is told of all of one at once."""
+        self.late: list[tuple[Sequence[Compare], Sequence[Put | Delete]]] = []
+        """Transactions that are still on their way, although nobody waits for them any more."""
 
     def expire(self) -> None:
         """Let go of leases whose time is over."""
         for lease in [each for each, ends in self.leases.items() if ends < self.now]:
             self.drop(lease)
+
+    def catch_up(self) -> None:
+        """Carry out what came late."""
+        late, self.late = self.late, []
+        for each in late:
+            with suppress(NoLease):
+                self.transact(*each)
 
     def drop(self, lease: int) -> None:
         """Let go of one, with its keys."""
@@ -115,8 +129,12 @@ class Client:
         self, compares: Sequence[Compare], puts: Sequence[Put | Delete]
     ) -> tuple[bool, int]:
         self._reach()
-        done = self.store.transact(compares, puts)
-        if self._chance.random() < self.lost_answers:
+        is_lost = self._chance.random() < self.lost_answers
+        is_late = is_lost and self._chance.random() < LATE
+        if is_late:
+            self.store.late.append((compares, puts))
+        done = not is_late and self.store.transact(compares, puts)
+        if is_lost:
             self.is_cut = self._chance.random() < 0.5
             error = Unreachable("the answer is lost")
             error.maybe_done = True

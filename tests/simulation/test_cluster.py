@@ -40,7 +40,7 @@ def test_nothing_that_was_acknowledged_is_ever_lost(n: int, least: int) -> None:
     [
         "waits_before_listing", "unlists_before_going_on", "compares_epoch", "listed_only",
         "whole_only", "goes_on_placing", "syncs_before_acking", "checks_history", "listed_count",
-        "minds_lost_answers",
+        "minds_lost_answers", "outdates_lost_changes",
     ],
 )  # fmt: skip
 def test_a_rule_that_is_left_out_loses_something(rule: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import time
 from collections.abc import Iterator
@@ -11,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from lavinmq.cluster.coordinator import State
+from lavinmq.cluster.coordinator import Coordinator, State
+from lavinmq.cluster.etcd import Unreachable
 from lavinmq.cluster.leading import Leading
+from tests.simulation.etcd import Client, Store
 
 NODES = ("a", "b", "c")
 STATE = State(
@@ -165,3 +168,40 @@ def test_a_follower_that_gets_its_files_is_not_cut_off(
     leader.follower("b", sock=sock).peer = None
     leader.gone("c", unheard_s=60.0)
     assert not leader.makes_way()
+
+
+def test_a_change_of_the_set_that_comes_late_is_none(leader: Leader) -> None:
+    """Etcd may carry out what it was asked for after the leader has looked whether it was. Who was
+    in sync then was waited for by nobody, and could have led without what was acknowledged."""
+    store = Store()
+    client: Any = Client(store, random.Random(0))
+    leading, transact = leader.leading, client.transact
+    leading._coordinator = coordinator = Coordinator(client, "c", "a", {})
+    leading.epoch, leading._feed.head = 1, 0
+
+    async def late(*work: Any) -> None:
+        store.late.append(work)
+        client.transact = transact
+        error = Unreachable("no answer")
+        error.maybe_done = True
+        raise error
+
+    async def change() -> tuple[str, ...]:
+        leading._changing = asyncio.Lock()
+        lease, _ = await client.grant(10)
+        await coordinator.look()
+        assert await coordinator.take_over(coordinator.state, lease, "tcp://a")
+        client.transact = late
+        work = asyncio.create_task(leading._guarded(leading._change({"a", "b"})))
+        await asyncio.sleep(0.01)
+        assert leading.in_sync == {"a", "b"}, "it may be made now"
+        async with asyncio.timeout(5):
+            await work
+        assert not leading._maybe
+        assert len(store.late) == 1
+        store.catch_up()
+        await coordinator.look()
+        return coordinator.state.in_sync
+
+    assert asyncio.run(change()) == ("a",)
+    assert not leader.lost
