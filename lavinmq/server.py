@@ -410,6 +410,13 @@ class Server:
         self.failure = self.failure or failure
         self.events.stop()
 
+    def cut(self) -> None:
+        """Serve nobody from now on, without telling anybody: it has failed. Idempotent."""
+        self._close_listeners()
+        self.mqtt.release()
+        while self.broker.connections:
+            self.broker.connections.popitem()[0].abandon()
+
     def release(self) -> None:
         """Let go of all that is still held, without writing or sending anything. Idempotent."""
         broker = self.broker
@@ -426,13 +433,10 @@ class Server:
         for timer in (self._stop_timer, self._check_timer, self._disk_timer, self._compact_timer):
             if timer is not None:
                 timer.cancel()
-        self._close_listeners()
         if self._log_exchange is not None:
             self._log_exchange.stop()
         self.service.close()
-        self.mqtt.release()
-        while broker.connections:
-            broker.connections.popitem()[0].abandon()
+        self.cut()
         broker.disk.stop()
         broker.loop.stop()
         for vhost in broker.vhosts.values():

@@ -109,6 +109,8 @@ class Coordinator:
         self.state = State()
         self._prefix = prefix.rstrip("/")
         self._keys: dict[str, Entry] = {}
+        self._revision = 0
+        """Of the picture, which does not go back as long as etcd is watched."""
 
     def key(self, *parts: str) -> str:
         """A key of the cluster."""
@@ -119,17 +121,22 @@ class Coordinator:
     async def look(self) -> int:
         """Take the picture anew. Returns: its revision."""
         entries, revision = await self.etcd.get_prefix(self.key(""))
-        self._keys = {entry.key: entry for entry in entries}
-        self.state = self._state()
+        if revision >= self._revision:  # else a watch has told more meanwhile, and only once
+            self._keys, self._revision = {entry.key: entry for entry in entries}, revision
+            self.state = self._state()
         return revision
 
     async def changes(self, revision: int) -> AsyncGenerator[State]:
         """The picture after each change behind a revision."""
-        async for events, _ in self.etcd.watch(self.key(""), revision + 1):
-            self._take(events)
-            yield self.state
+        try:
+            async for events, upto in self.etcd.watch(self.key(""), revision + 1):
+                self._take(events, upto)
+                yield self.state
+        finally:
+            self._revision = 0
 
-    def _take(self, events: Iterable[Event]) -> None:
+    def _take(self, events: Iterable[Event], upto: int = 0) -> None:
+        self._revision = max(self._revision, upto)
         for event in events:
             known = self._keys.get(event.key)
             if event.entry is None:

@@ -235,7 +235,7 @@ class Node:
 
     def _end(self, why: str, exit_code: int) -> None:
         """End, without writing or acknowledging anything more."""
-        if not (self._is_stopping or self._is_over):
+        if not (self._is_stopping or self._makes_way or self._is_over):
             _log.fatal("%s. Stopping", why)
         self.exit_code = self.exit_code or exit_code
         if self.server is not None:
@@ -243,9 +243,10 @@ class Node:
         self._leave_loop()
 
     def stop(self) -> None:
-        """Stop in order."""
+        """Stop in order; who asks for that twice has it at once."""
         if self.server is not None:
-            self.server.stop()
+            if self._is_stopping or not self.server.broker.is_stopping:
+                self.server.stop()
         elif not self._is_stopping:
             _log.info("Stopping")
             self._service.stopping()
@@ -261,6 +262,8 @@ class Node:
         """The loop has ended its main run: leave the cluster in order, or just let go."""
         self._is_over = True
         server, leading = self.server, self._leading
+        if server is not None and server.failure:
+            server.cut()  # what comes here may wait for an etcd that does not answer
         self._probes.close()
         if self._main is not None:
             self._main.cancel()
@@ -297,9 +300,14 @@ class Node:
 
     def _make_way(self) -> None:
         """Stop in order, as a node that leads no more, so that it is started anew; whoever has
-        asked for that gets an answer first."""
-        self._makes_way = True
-        self._events.call_later(ANSWER_S, self.stop)
+        asked for that gets an answer first. Nobody's stop is at once because of this one."""
+        if not self._makes_way:
+            self._makes_way = True
+            self._events.call_later(ANSWER_S, self._stop_once)
+
+    def _stop_once(self) -> None:
+        if self.server is not None and not self.server.broker.is_stopping:
+            self.server.stop()
 
     def reload(self) -> None:
         """Read the configuration again; a follower has nothing that may change."""
@@ -363,8 +371,7 @@ class Node:
                 continue
             began = time.monotonic()
             try:
-                left = await self._etcd.keep_alive(self._lease)
-                self._deadline = began + left - MARGIN_S
+                self._renewed(began + await self._etcd.keep_alive(self._lease))
             except NoLease:
                 if self._leading is not None:
                     raise NodeError("the lease by which it leads is gone", LOST) from None
@@ -380,11 +387,14 @@ class Node:
                 raise NodeError(why, LOST)
 
     async def _register(self) -> str:
-        """Get a lease, and be there by it. Returns: why not. Raises: EtcdError."""
+        """Get a lease, and be there by it. Returns: why not. Raises: EtcdError: the lease is none
+        of this node's."""
         began = time.monotonic()
-        self._lease, ttl = await self._etcd.grant(self._config.clustering_lease_ttl)
+        lease, ttl = await self._etcd.grant(self._config.clustering_lease_ttl)
         self._deadline = began + ttl - MARGIN_S
-        return await self._coordinator.register(self._lease)
+        why = await self._coordinator.register(lease)
+        self._lease = lease
+        return why
 
     def _is_stalled(self) -> bool:
         """Whether the disk makes no progress, so that another node had better lead."""
@@ -568,11 +578,11 @@ class Node:
         )
 
     async def _unfollow(self) -> None:
-        """Change nothing any more."""
-        if self._following is not None:
-            following, self._following = self._following, None
+        """Change nothing any more. If this is cancelled it has to be asked for again."""
+        following = self._following
+        if following is not None:
             await self._events.run_in_executor(None, following.stop)
-            self._history = following.history
+            self._following, self._history = None, following.history
 
     def _disk_failed(self, why: str) -> None:
         self._end(f"the disk has failed: {why}", 1)
@@ -697,7 +707,8 @@ class Node:
         return f"this is a follower's port for reading streams; {leads}"
 
     def _renewed(self, deadline: float) -> None:
-        self._deadline = deadline - MARGIN_S
+        """The lease is ours until then, at least. From any thread."""
+        self._deadline = max(self._deadline, deadline - MARGIN_S)
 
     def tell_lost(self) -> None:
         """It leads no more: run the operator's command for that."""

@@ -1,15 +1,21 @@
-"""A node that ends lets go of everything, whatever else happens meanwhile."""
+"""A node that ends lets go of everything, and one that goes on keeps its lease, whatever else
+happens meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import closing
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from lavinmq.cluster.etcd import EtcdError
+from lavinmq.cluster.etcd import EtcdError, NoLease
+from lavinmq.cluster.history import History
 from lavinmq.cluster.node import Node
 from lavinmq.config.values import load
 from lavinmq.process.systemd import Service
@@ -47,3 +53,172 @@ def test_what_comes_while_a_node_lets_go_does_not_end_that(tmp_path: Path, what:
 
         assert revoked == [7]
         assert node.exit_code == 3
+
+
+@pytest.fixture
+def events() -> Iterator[asyncio.AbstractEventLoop]:
+    with closing(asyncio.new_event_loop()) as loop:
+        yield loop
+
+
+class Leader:
+    """The broker of a node that leads."""
+
+    def __init__(self) -> None:
+        self.broker = SimpleNamespace(is_stopping=False)
+        self.failure = ""
+        self.n_stops = self.n_cuts = 0
+
+    def stop(self) -> None:
+        """In order; again: at once."""
+        self.broker.is_stopping = True
+        self.n_stops += 1
+
+    def cut(self) -> None:
+        """Serve nobody."""
+        self.n_cuts += 1
+
+
+def test_a_node_that_makes_way_stops_in_order_whoever_else_asks_for_that(
+    tmp_path: Path, events: asyncio.AbstractEventLoop
+) -> None:
+    """Two orders to hand over, or one and a stop of the service, ended the broker at once."""
+    node: Any = made(tmp_path, events)
+    node.server = leader = Leader()
+
+    node._make_way()
+    node._make_way()
+    events.run_until_complete(asyncio.sleep(0.3))
+    assert leader.n_stops == 1
+    node.stop()  # of the service
+
+    assert leader.n_stops == 1
+    node.stop()
+    assert leader.n_stops == 2, "who insists is heard"
+
+
+def test_a_stop_that_comes_before_a_node_makes_way_is_the_only_one(
+    tmp_path: Path, events: asyncio.AbstractEventLoop
+) -> None:
+    node: Any = made(tmp_path, events)
+    node.server = leader = Leader()
+
+    node._make_way()
+    node.stop()
+    events.run_until_complete(asyncio.sleep(0.3))
+
+    assert leader.n_stops == 1
+
+
+def kept(node: Any, seconds: float = 0.2) -> None:
+    """Have its lease renewed for a moment."""
+    node._config = SimpleNamespace(clustering_lease_ttl=0.02)
+
+    async def run() -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await node._keep_lease()
+
+    node._events.run_until_complete(run())
+
+
+def test_a_node_that_could_not_say_that_it_is_there_says_it_later(
+    tmp_path: Path, events: asyncio.AbstractEventLoop
+) -> None:
+    """With its second lease it was there by nothing, and kept the lease for ever: nobody found
+    where it serves clients."""
+    node: Any = made(tmp_path, events)
+    leases, said = [7], []
+
+    async def keep_alive(lease: int) -> int:
+        if lease not in leases:
+            raise NoLease("it is gone")
+        return 10
+
+    async def grant(_: int) -> tuple[int, int]:
+        leases.append(leases[-1] + 1 if leases else 8)
+        return leases[-1], 10
+
+    async def register(lease: int) -> str:
+        said.append(lease)
+        if len(said) == 1:
+            raise EtcdError("no answer")
+        return ""
+
+    node._etcd = SimpleNamespace(keep_alive=keep_alive, grant=grant)
+    node._coordinator.register = register
+    node._lease = 7
+    leases.clear()
+
+    kept(node)
+
+    assert len(said) == 2
+    assert node._lease == said[-1]
+
+
+def test_a_late_answer_does_not_shorten_a_lease(
+    tmp_path: Path, events: asyncio.AbstractEventLoop
+) -> None:
+    """While a leader loads a thread renews its lease. What was asked before that, and is answered
+    after it, had the leader end."""
+    node: Any = made(tmp_path, events)
+
+    async def keep_alive(_: int) -> int:
+        node._renewed(time.monotonic() + 1000)
+        return 10
+
+    node._etcd = SimpleNamespace(keep_alive=keep_alive)
+
+    kept(node)
+
+    assert node._deadline > time.monotonic() + 900
+
+
+def test_a_node_that_stops_waits_for_who_follows(
+    tmp_path: Path, events: asyncio.AbstractEventLoop
+) -> None:
+    """It was about to leave its leader: it said how its files stand while they were changed."""
+    node: Any = made(tmp_path, events)
+    begun, may_end, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def stop() -> None:
+        begun.set()
+        may_end.wait(20)
+        ended.set()
+
+    node._following = SimpleNamespace(stop=stop, history=History([(5, 0)]))
+
+    async def run() -> None:
+        leaving = asyncio.create_task(node._unfollow())
+        await asyncio.get_running_loop().run_in_executor(None, begun.wait, 20)
+        leaving.cancel()
+        await asyncio.wait([leaving])
+        asyncio.get_running_loop().call_later(0.05, may_end.set)
+        await node._unfollow()
+
+    events.run_until_complete(run())
+
+    may_end.set()
+    assert ended.is_set()
+    assert node._history.epoch == 5
+    assert node._following is None
+
+
+def test_a_leader_that_has_failed_serves_nobody_while_it_lets_go(
+    tmp_path: Path, events: asyncio.AbstractEventLoop
+) -> None:
+    """Etcd may take seconds to hear of it."""
+    node: Any = made(tmp_path, events)
+    node.server = leader = Leader()
+    leader.failure = "etcd has not renewed the lease in time"
+    n_cuts = []
+
+    async def revoke(_: int) -> None:
+        n_cuts.append(leader.n_cuts)
+
+    node._etcd.revoke, node._lease = revoke, 7
+    node.server.has_sync_failed = False
+
+    events.run_until_complete(node.release())
+
+    assert n_cuts == [1]
