@@ -165,6 +165,11 @@ class Following:
                 if isinstance(error, NoTlsError) and self._may_be_clear():
                     self._is_clear = True  # once: TLS comes first each time
                     continue
+            except RuntimeError as error:  # no thread can be started that it needs
+                self._say(str(error))
+            except Exception as error:
+                _log.exception("a mistake of the node's own")
+                self._say(f"a mistake of its own: {error}")
             finally:
                 self._is_clear = self._is_clear and not was_clear
             self._is_over.wait(pause_s)
@@ -309,7 +314,9 @@ class Following:
         self.history = History()
         copy.place()
         integrity = self._integrity
-        self._standing.is_damaged = integrity is not None and not integrity.repaired(since)
+        self._standing.is_damaged = False  # before: what is found from here on says so itself
+        if integrity is not None and not integrity.repaired(since):
+            self._standing.is_damaged = True
         self._note(is_whole=True)
         remove_stage(self._root)
         frames.send(sock, {"placed": True})

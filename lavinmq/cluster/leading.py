@@ -467,11 +467,17 @@ class Leading:
                 sock.close()
                 return
             oldest.end()
+        thread = threading.Thread(
+            target=self._run, args=(session, sock), name="follower", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:
+            _log.warning("%s is sent away: %s", session.where, error)
+            sock.close()
+            return
         self.sessions.add(session)
         self._events.call_later(GREETING_S, self._hurry, session)
-        threading.Thread(
-            target=self._run, args=(session, sock), name="follower", daemon=True
-        ).start()
 
     def _hurry(self, session: Session) -> None:
         if not session.is_known:

@@ -92,6 +92,8 @@ class Integrity:
         self._shelves = Shelves(root)
         self._is_over = threading.Event()
         self._wake = threading.Event()
+        self._looking = threading.Lock()
+        """Held by who looks at the files before the thread runs."""
         self._asked = threading.Condition()
         self._n_wanted = self._n_done = 0
         """Passes that somebody waits for."""
@@ -155,29 +157,40 @@ class Integrity:
         """A broker changes and reads nothing any more. Idempotent."""
         self._readers.remove(loop)
         _core.touch_files(loop, self._root, -1)
+        self._have_greeted([loop])
 
     def before_reading(self) -> None:
         """A broker is about to read: have it know the sums that there are. Blocking."""
         if self._touches is None:
             return  # there are none
-        self._newcomers = list(self._readers.loops)
-        if self._thread is None:
-            self._greet()
-            return
         with self._asked:
-            self._wake.set()
-            self._asked.wait_for(lambda: not self._newcomers or self._is_over.is_set(), WAIT_S)
+            loops = self._readers.loops
+            self._newcomers += [each for each in loops if each not in self._newcomers]
+            if self._thread is not None:
+                self._wake.set()
+                self._asked.wait_for(
+                    lambda: self._is_over.is_set()
+                    or not any(each in self._newcomers for each in loops), WAIT_S,
+                )  # fmt: skip
+                return
+        self._greet()
 
     def _greet(self) -> None:
-        """Give brokers that begin all sums."""
+        """Give brokers that begin all sums. Others may come meanwhile."""
+        with self._asked:
+            newcomers = list(self._newcomers)
         try:
-            for loop in self._newcomers:
+            for loop in newcomers:
                 assert self._life is not None
                 self._readers.load(loop, self._shelves, self._life)
         except OSError as error:
             _log.warning("some of what is read is not compared with its sums: %s", error)
+        self._have_greeted(newcomers)
+
+    def _have_greeted(self, loops: list[_core.Loop]) -> None:
+        """These wait no more."""
         with self._asked:
-            self._newcomers.clear()
+            self._newcomers = [each for each in self._newcomers if each not in loops]
             self._asked.notify_all()
 
     @property
@@ -215,10 +228,17 @@ class Integrity:
         scrub = self._scrub
         if scrub is None or self._life is None or self._life.number == 1:
             return
-        scrub.run(_nothing, is_deep=False, is_shallow=is_shallow)
-        scrub.settle(is_waited_for=True)
-        if not is_shallow:
-            scrub.has_looked()
+        with self._looking, suppress(Stopped):
+            self._go_on()
+            scrub.run(self._go_on, is_deep=False, is_shallow=is_shallow)
+            scrub.settle(is_waited_for=True)
+            if not is_shallow:
+                scrub.has_looked()
+
+    def _go_on(self, _: int = 0) -> None:
+        """Raises: Stopped."""
+        if self._is_over.is_set():
+            raise Stopped
 
     @property
     def is_running(self) -> bool:
@@ -286,11 +306,13 @@ class Integrity:
             _log.warning("no sums are made: %s", error)
 
     def stop(self) -> None:
-        """Have the thread end. It does not start again."""
+        """Have the thread end, and a first look. Neither starts again."""
         self._is_over.set()
         self._wake.set()
         with self._asked:
             self._asked.notify_all()
+        with self._looking:
+            pass  # nobody does any more
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -322,6 +344,7 @@ class Integrity:
     def _run(self) -> None:
         next_at = time.monotonic() + min(self._pause_s, FIRST_S)
         while not self._is_over.is_set():
+            has_failed = True
             try:
                 with suppress(Stopped, _Wanted):
                     if self._scrub is not None:
@@ -329,15 +352,16 @@ class Integrity:
                     if self._n_wanted > self._n_done or time.monotonic() >= next_at:
                         self._pass()
                         next_at = time.monotonic() + self._pause_s
+                has_failed = False
             except OSError as error:
                 _log.warning("sums cannot be made: %s", error)
-                next_at = time.monotonic() + self._pause_s
-                self._done(self._n_wanted)
             except Exception:  # noqa: BLE001 - messages go on without sums
                 _log.exception("a mistake in the thread of sums")
+            if has_failed:
                 next_at = time.monotonic() + self._pause_s
                 self._done(self._n_wanted)
-            if self._n_wanted == self._n_done and not self._suspects:
+                self._have_greeted(list(self._newcomers))  # what they read is not compared
+            if has_failed or (self._n_wanted == self._n_done and not self._suspects):
                 self._wake.wait(TICK_S)
                 self._wake.clear()
 
@@ -380,8 +404,7 @@ class Integrity:
 
     def _pace(self, n: int) -> None:
         """Read no more than the rate. Raises: Stopped; _Wanted."""
-        if self._is_over.is_set():
-            raise Stopped
+        self._go_on()
         if time.monotonic() - self._signed_at > TICK_S:
             self._sign()
         if self._newcomers:

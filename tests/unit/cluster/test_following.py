@@ -6,7 +6,8 @@ import errno
 import logging
 import socket
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -102,3 +103,38 @@ def test_a_machine_that_takes_what_is_sent_is_heard() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         assert not frames.is_heard(ours, 60), "the kernel does not tell"
+
+
+def test_a_node_at_a_limit_of_threads_tries_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The thread ended, and nobody followed any more."""
+    with caplog.at_level(logging.WARNING, "lmq.cluster"):
+        found = pauses_after(tmp_path, RuntimeError("can't start new thread"))
+
+    assert len(found) == N
+    assert "can't start new thread" in caplog.text
+
+
+def test_damage_that_is_found_while_files_are_replaced_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standing = Standing(str(tmp_path))
+    standing.note(is_whole=True)
+
+    def repaired(_: float) -> bool:
+        standing.note_damage(is_damaged=True)  # found just now, behind what was counted
+        return True
+
+    made: Any = Following(
+        "tcp://127.0.0.1:1", "me", b"", Ring(1 << 22), str(tmp_path), standing, History(),
+        certificates=None, call=print, key=str, on_dead=bool, on_disk=print,
+        integrity=cast("Any", SimpleNamespace(repaired=repaired, touches_fd=-1)),
+    )  # fmt: skip
+    copy = SimpleNamespace(take=lambda _: 0, place=bool, n_same=0, n_compared=0)
+    monkeypatch.setattr(frames, "receive", lambda _: {"place": True})
+    monkeypatch.setattr(frames, "send", lambda *_: None)
+
+    made._copy(None, copy, 0.0)
+
+    assert standing.is_damaged

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -205,3 +206,22 @@ def test_a_change_of_the_set_that_comes_late_is_none(leader: Leader) -> None:
 
     assert asyncio.run(change()) == ("a",)
     assert not leader.lost
+
+
+def test_a_leader_at_a_limit_of_threads_keeps_nothing_of_a_follower(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes again every moment, and each time a place and a descriptor were lost."""
+
+    def none(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", none)
+    leading = leader.leading
+    leading._events = SimpleNamespace(call_later=lambda *_: None)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        leading._socket = server
+        with socket.create_connection(server.getsockname(), 20) as ours:
+            leading._accept()
+            assert not leading.sessions
+            assert ours.recv(1) == b""

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -501,3 +503,90 @@ def test_damage_is_told_of_on_a_disk_without_room(
     lives.kinds()  # there is room again
 
     assert SEGMENT in Damages(str(root))
+
+
+def begun(work: Any) -> threading.Thread:
+    """Something that a thread does."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_broker_that_comes_while_another_one_learns_the_sums_learns_them_too(
+    lives: Lives,
+) -> None:
+    """Readers of a follower, and the broker of the same node that leads next."""
+    kept: Any = lives.begin()
+    is_loading, may_load = threading.Event(), threading.Event()
+    loaded: list[str] = []
+
+    def load(loop: str, *_: object) -> None:
+        loaded.append(loop)
+        is_loading.set()
+        may_load.wait(20)
+
+    readers, kept._readers = kept._readers, SimpleNamespace(loops=("one",), load=load)
+    kept._thread = threading.current_thread()  # `_greet` is its work
+    first = begun(kept.before_reading)
+    wait_for(lambda: kept._newcomers)
+    greeting = begun(kept._greet)
+    assert is_loading.wait(20)
+    kept._readers.loops = ("two",)
+    second = begun(kept.before_reading)
+    wait_for(lambda: kept._newcomers != ["one"])
+    may_load.set()
+    greeting.join(20)
+    kept._greet()
+    for each in (first, second):
+        each.join(20)
+        assert not each.is_alive()
+    kept._thread, kept._readers = None, readers
+
+    assert loaded == ["one", "two"]
+
+
+def test_a_disk_that_refuses_notes_keeps_neither_a_broker_from_reading_nor_the_thread_awake(
+    lives: Lives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread tried without a pause, and a new leader stood still for a minute."""
+    kept: Any = lives.begin()
+    tries: list[None] = []
+
+    def refuses() -> None:
+        tries.append(None)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(kept._scrub, "take_in", refuses)
+    kept._suspects.append(SEGMENT)
+    kept._newcomers.append("a broker")
+    kept.start()
+    wait_for(lambda: not kept._newcomers)
+    n = len(tries)
+    time.sleep(0.3)
+
+    assert len(tries) - n < 5
+    monkeypatch.undo()
+    kept.stop()
+
+
+def test_the_end_comes_behind_a_first_look(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a node that is told to stop meanwhile: the notes were closed under it."""
+    lives.begin()
+    kept: Any = lives.begin()
+    is_looking = threading.Event()
+
+    def run(pace: Any, **_: object) -> None:
+        is_looking.set()
+        for _ in range(2000):
+            pace(1)
+            time.sleep(0.001)
+
+    monkeypatch.setattr(kept._scrub, "run", run)
+    look = begun(kept.first_look)
+    assert is_looking.wait(20)
+
+    kept.close(is_orderly=True)
+
+    assert not look.is_alive()
+    assert not kept._scrub._has_looked
+    kept.first_look()  # it does nothing any more
