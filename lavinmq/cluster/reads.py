@@ -67,6 +67,7 @@ class Reads:
         self._elsewhere = elsewhere
         self._integrity = integrity
         self._served: _Served | None = None
+        self._closing = asyncio.Lock()
         self._over = asyncio.Event()
         self._turn: asyncio.Task[None] | None = None
         self._heard_at = 0.0
@@ -138,14 +139,16 @@ class Reads:
                 self._why = "the leader does not say what all nodes have"
 
     async def _shut(self, why: str) -> None:
-        served, self._served = self._served, None
-        self._why = why
-        if served is None:
-            return
-        if why != self._said:
-            _log.notice("serves no readers: %s", why)
-        self._said = why
-        await served.close(why)
+        """Send all readers away, and wait until they have gone, whoever does it."""
+        async with self._closing:
+            served, self._served = self._served, None
+            self._why = why
+            if served is None:
+                return
+            if why != self._said:
+                _log.notice("serves no readers: %s", why)
+            self._said = why
+            await served.close(why)
 
 
 class _Served:
@@ -225,7 +228,7 @@ class _Served:
                 await asyncio.sleep(0.01)
         finally:
             self._let_go()
-        await broker.chain.stop()
+            await broker.chain.stop()
 
     def _let_go(self) -> None:
         """Send nothing, and read nothing, any more."""

@@ -241,9 +241,9 @@ def test_tls_is_introduced_node_by_node(
                 cluster.start()
                 book.progress()
         book.check()
-    leader = cluster.leader()
+    leader = cluster.whole()
     assert about(leader)["tls"] == "required"
-    assert all(each["encrypted"] for each in about(leader)["followers"])
+    assert [each["encrypted"] for each in about(leader)["followers"]] == [True, True]
 
 
 @LONG
