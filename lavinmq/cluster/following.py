@@ -167,7 +167,7 @@ class Following:
                     continue
             except RuntimeError as error:  # no thread can be started that it needs
                 self._say(str(error))
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - another attempt may succeed
                 _log.exception("a mistake of the node's own")
                 self._say(f"a mistake of its own: {error}")
             finally:

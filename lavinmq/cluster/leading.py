@@ -56,6 +56,8 @@ MOST_STRANGERS: Final = 32
 GRACE_S: Final = 0.1
 """For which a stranger keeps its place when others come."""
 BACKLOG: Final = 256
+ACCEPT_S: Final = 1.0
+"""After which a leader without descriptors looks again who has come."""
 GREETING_S: Final = 5.0
 """In which a connection has to say whose it is."""
 STAGE_S: Final = 600.0
@@ -182,7 +184,7 @@ class Leading:
 
     def start(self) -> None:
         """Let followers come."""
-        self._events.add_reader(self._socket.fileno(), self._accept)
+        self._listen()
         self._look()
         _log.info("leads in epoch %d, with %s", self.epoch, ", ".join(sorted(self.in_sync)))
 
@@ -453,10 +455,19 @@ class Leading:
 
     # --- sessions -----------------------------------------------------------------------------
 
+    def _listen(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._events.add_reader(self._socket.fileno(), self._accept)
+
     def _accept(self) -> None:
         try:
             sock, address = self._socket.accept()
-        except OSError:
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:  # it waits still, and would be found in every turn
+            _log.error("followers cannot come: %s", error.strerror)
+            self._events.remove_reader(self._socket.fileno())
+            self._events.call_later(ACCEPT_S, self._listen)
             return
         session = Session(sock, address[:2])
         strangers = [each for each in self.sessions if not (each.is_known or each.is_ended)]

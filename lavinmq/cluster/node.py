@@ -283,6 +283,17 @@ class Node:
             await self._unfollow()
         if self._proxy is not None:
             await self._proxy.close()
+        self._note_end(is_orderly=is_orderly)
+        if self._makes_way:
+            self.exit_code = self.exit_code or LOST
+        if self._lease:
+            with suppress(EtcdError):
+                await self._etcd.revoke(self._lease)
+        await self._etcd.close()
+
+    def _note_end(self, *, is_orderly: bool) -> None:
+        """Note how the files stand that nobody changes any more."""
+        server, leading = self.server, self._leading
         if is_orderly and not self.exit_code and self._standing.is_whole and self._history.epoch:
             head = self._ring.head if leading is None else leading.head
             with suppress(OSError):
@@ -291,12 +302,6 @@ class Node:
         if server is not None and server.has_sync_failed and self._coordinator.state.in_sync[1:]:
             with suppress(OSError):  # what it reads may not be on disk; others have it
                 self._standing.note(is_whole=False)
-        if self._makes_way:
-            self.exit_code = self.exit_code or LOST
-        if self._lease:
-            with suppress(EtcdError):
-                await self._etcd.revoke(self._lease)
-        await self._etcd.close()
 
     def _make_way(self) -> None:
         """Stop in order, as a node that leads no more, so that it is started anew; whoever has

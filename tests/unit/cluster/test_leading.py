@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 import socket
 import threading
@@ -225,3 +226,30 @@ def test_a_leader_at_a_limit_of_threads_keeps_nothing_of_a_follower(
             leading._accept()
             assert not leading.sessions
             assert ours.recv(1) == b""
+
+
+def test_a_leader_without_descriptors_looks_again_later(
+    leader: Leader, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The connection waits still: the loop called again in each turn, and nobody was told."""
+
+    def full() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    leading, calls = leader.leading, []
+    leading._socket = SimpleNamespace(accept=full, fileno=lambda: 7)
+    leading._events = SimpleNamespace(
+        add_reader=lambda *args: calls.append(("add", *args)),
+        remove_reader=lambda *args: calls.append(("remove", *args)),
+        call_later=lambda _, call, *args: calls.append(("later", call, *args)),
+    )
+
+    leading._accept()
+
+    assert calls == [("remove", 7), ("later", leading._listen)]
+    assert "Too many open files" in caplog.text
+    leading._listen()
+    assert calls[2:] == [("add", 7, leading._accept)]
+    leading._socket.fileno = lambda: -1
+    leading._listen()
+    assert len(calls) == 3
