@@ -290,7 +290,7 @@ cdef class Ring:
             return self.has_room(size)
 
     cdef int put_message(
-        self, bytes body, bytes props, bytes target, u8 flags, Receipt receipt
+        self, bytes body, bytes props, bytes target, u8 flags, Receipt receipt, i64 now
     ) except -1:
         """Take a message; there is room. No Python code runs in here."""
         cdef slot_t* s
@@ -321,7 +321,7 @@ cdef class Ring:
             if CLIENT_OWNS_RECEIPTS or receipt.is_batch or receipt.callbacks is not None:
                 Py_INCREF(receipt)
                 s.flags |= FLAG_HELD
-        s.at_ns = client_now()
+        s.at_ns = now
         s.retries = 0
         s.state = SLOT_BUFFERED
         self.tail += 1
@@ -350,7 +350,7 @@ cdef class Ring:
         with cython.critical_section(self):
             if self.has_room(PyBytes_GET_SIZE(body)):
                 receipt = self.receipt_of_next()
-                self.put_message(<bytes>body, None, None, self.flags, receipt)
+                self.put_message(<bytes>body, None, None, self.flags, receipt, client_now())
                 self.rouse()
                 return receipt
         return self.full(body, (None, None, self.flags))
@@ -370,7 +370,7 @@ cdef class Ring:
         with cython.critical_section(self):
             if self.has_room(PyBytes_GET_SIZE(body)):
                 receipt = self.receipt_of_next()
-                self.put_message(body, prepared[0], prepared[1], prepared[2], receipt)
+                self.put_message(body, prepared[0], prepared[1], prepared[2], receipt, client_now())
                 self.rouse()
         return receipt
 
@@ -386,7 +386,7 @@ cdef class Ring:
                 return False
             if receipt is not None:
                 (<Receipt?>receipt).first = self.tail
-            self.put_message(body, props, target, flags | FLAG_STAMPED, receipt)
+            self.put_message(body, props, target, flags | FLAG_STAMPED, receipt, client_now())
             self.slots[(self.tail - 1) & self.mask].flags |= FLAG_FILED
             self.published -= is_counted
             if self.loose is not None:
@@ -455,6 +455,7 @@ cdef class Ring:
         cdef Py_ssize_t at = start, n = len(bodies)
         cdef bytes props = prepared[0], target = prepared[1]
         cdef u8 flags = prepared[2]
+        cdef i64 now = client_now()  # one for all: to ask is a quarter of the work
         bytes_of = self.bytes_of
         with cython.critical_section(self):
             while at < n:
@@ -463,7 +464,7 @@ cdef class Ring:
                     body = bytes_of(body, {})
                 if not self.has_room(PyBytes_GET_SIZE(body)):
                     break
-                self.put_message(<bytes>body, props, target, flags, receipt)
+                self.put_message(<bytes>body, props, target, flags, receipt, now)
                 at += 1
             if at > start:
                 self.rouse()
