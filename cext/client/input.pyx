@@ -338,6 +338,8 @@ cdef class Input:
                 message.incarnation = port.tracker.incarnation
             if not is_settled:
                 message.tracker = port.tracker
+        elif port.ring is not None:
+            raise ProtocolViolation("a message for who only publishes")  # nobody takes it
         if port.method == M_GET_OK:
             self.tell(port.number, port.method, b"", message)
             return 0

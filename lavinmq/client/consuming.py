@@ -7,6 +7,7 @@ connection, a closed channel and a cancel by the broker; access refused (403) en
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections import deque
@@ -19,6 +20,7 @@ from lavinmq.client.config import Config
 from lavinmq.client.core import Core, Member, told_as
 from lavinmq.client.errors import (
     AccessRefused,
+    ChannelClosed,
     ClosedError,
     ConfigError,
     ConsumerCancelled,
@@ -411,7 +413,8 @@ class BaseConsumer(Member):
         if chan is not None and chan.error is None:
             chan.link.hold_reading(self, False)
             self.send(chan.link.out, ALL)  # pump would stop where the peer takes nothing for now
-            await chan.close()
+            with contextlib.suppress(ChannelClosed):  # the broker was first; `on_error` has heard
+                await chan.close()
         self._chan = None
 
     def finish(self, cause: Exception) -> None:

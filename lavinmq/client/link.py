@@ -48,6 +48,10 @@ ABORT_AFTER_S: Final = 1.0
 """A peer that does not say goodbye keeps the socket open no longer."""
 PARTING_S: Final = 1.5
 """What closing waits for the end of the socket, which has come by then."""
+ANSWERS_MOST: Final = 1000
+"""Answers to a peer that asks and asks, and takes none of them."""
+FLIPS_S: Final = 0.1
+"""A broker that blocks and unblocks more often than that is told of less often."""
 NOBODY: Final[frozenset[Any]] = frozenset()
 
 
@@ -199,11 +203,10 @@ class Link(asyncio.BufferedProtocol):
     """One connection; `opened` once the handshake is done, `lost` once it has ended."""
 
     __slots__ = (
-        "_closing", "_expected", "_gone", "_parted", "_scheduled", "_stoppers", "_timer",
-        "_writers", "blocked_since", "bytes_out", "channel_max", "config",
-        "frame_max", "heartbeat", "input", "is_open", "is_paused", "last_read",
-        "last_write", "loop", "lost", "name", "out", "owner", "root",
-        "server_properties", "target", "transport",
+        "_answers", "_blocked", "_closing", "_expected", "_flips", "_gone", "_parted",
+        "_scheduled", "_stoppers", "_timer", "_writers", "bytes_out", "channel_max", "config",
+        "frame_max", "heartbeat", "input", "is_open", "is_paused", "last_read", "last_write",
+        "loop", "lost", "name", "out", "owner", "root", "server_properties", "target", "transport",
     )  # fmt: skip
 
     def __init__(
@@ -222,7 +225,12 @@ class Link(asyncio.BufferedProtocol):
         self.frame_max, self.channel_max, self.heartbeat = config.frame_max, 0, 0
         self.server_properties: dict[str, Any] = {}
         self.is_open = self.is_paused = False
-        self.blocked_since: float | None = None
+        self._blocked: tuple[float, str] | None = None
+        """Since when the broker takes no messages, and why."""
+        self._flips: asyncio.TimerHandle | None = None
+        """Until the owner may be told of that again."""
+        self._answers = 0
+        """Since the peer has stopped taking."""
         self.owner: Owner | None = None
         self.bytes_out = 0
         self.last_read = self.last_write = loop.time()
@@ -264,13 +272,15 @@ class Link(asyncio.BufferedProtocol):
         try:
             for event in read(what):
                 self._on_event(*event)
+            for port in self.input.take_touched():
+                if port.owner is not None:
+                    port.owner.progressed()
+                elif port.take():
+                    raise ProtocolViolation("a message where nobody consumes")
         except ProtocolViolation as error:
             self._say_goodbye(501, str(error))
             self.end(error)
             return
-        for port in self.input.take_touched():
-            if port.owner is not None:
-                port.owner.progressed()
         if self.input.has_more:
             self.hold_reading(self.input, True)
             self.loop.call_soon(self.heard, self.input.advance, 0)
@@ -300,6 +310,7 @@ class Link(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """It does again."""
         self.is_paused = False
+        self._answers = 0
         waiters, self._writers = self._writers, None
         for waiter in waiters or ():
             if not waiter.done():
@@ -486,24 +497,32 @@ class Link(asyncio.BufferedProtocol):
         name = methods.name_of(method)
         if name == "channel.close":
             code, text, _, _ = _engine.decode_method(payload, methods.FORMS[method])
-            chan.send("channel.close-ok")
+            self._reply(chan, "channel.close-ok")
             self.forget(chan)
             chan.fail(channel_closed(code, text))
         elif name == "basic.cancel":
             tag, no_wait = _engine.decode_method(payload, methods.FORMS[method])
             if not no_wait:
-                chan.send("basic.cancel-ok", tag)
+                self._reply(chan, "basic.cancel-ok", tag)
             if chan.on_cancel:
                 chan.on_cancel(chan, tag)
             else:
                 chan.fail(ConsumerCancelled(f"the broker ended consumer {tag}"))
+                self.discard(chan)
         elif name == "channel.flow":
-            chan.send("channel.flow-ok", *_engine.decode_method(payload, "b"))
+            self._reply(chan, "channel.flow-ok", *_engine.decode_method(payload, "b"))
         elif name == "basic.return" and message is not None:
             if chan.on_return:
                 chan.on_return(message)
         else:
             chan.answer(method, payload, message)
+
+    def _reply(self, chan: Chan, name: str, *values: Any) -> None:
+        """Answer what the peer asks. Raises: ProtocolViolation when it takes no answers."""
+        self._answers += self.is_paused
+        if self._answers > ANSWERS_MOST:
+            raise ProtocolViolation("the broker asks on and on, and takes no answer")
+        chan.send(name, *values)
 
     def _on_gone(self, number: int, method: int) -> None:
         """A channel that we close without waiting: only the answer to that counts."""
@@ -525,18 +544,36 @@ class Link(asyncio.BufferedProtocol):
             self.flush()
             self.end(connection_closed(values[0], values[1]))
         elif name == "connection.blocked":
-            if self.blocked_since is None:
-                self.blocked_since = self.loop.time()
-            if self.owner is not None:
-                self.owner.blocked(values[0])
+            self._on_blocked((self.blocked_since or self.loop.time(), values[0]))
         elif name == "connection.unblocked":
-            self.blocked_since = None
-            if self.owner is not None:
-                self.owner.blocked(None)
+            self._on_blocked(None)
         elif name == "connection.close-ok" and self._closing:
             self.end(ClosedError("the connection was closed"))
         else:
             self.root.answer(method, payload, None)
+
+    @property
+    def blocked_since(self) -> float | None:
+        """When the broker began to take no messages; None: it takes them."""
+        return self._blocked[0] if self._blocked else None
+
+    def _on_blocked(self, blocked: tuple[float, str] | None) -> None:
+        self._blocked = blocked
+        if self._flips is None:
+            self._tell_blocked()
+
+    def _tell_blocked(self) -> None:
+        """Tell the owner, but no more often than a program's callbacks can follow."""
+        reason = self._blocked[1] if self._blocked else None
+        if self.owner is not None:
+            self.owner.blocked(reason)
+        self._flips = self.loop.call_later(FLIPS_S, self._tell_last, reason)
+
+    def _tell_last(self, told: str | None) -> None:
+        """It may have changed since."""
+        self._flips = None
+        if not self.lost.done() and told != (self._blocked[1] if self._blocked else None):
+            self._tell_blocked()
 
     # ---- channels
 

@@ -140,6 +140,7 @@ def test_a_liar_is_left_and_asked_again_with_pauses(lie: str) -> None:
 
 Say = Callable[[socket.socket, int], None]
 PUBLISH, CONSUME, ACK, DECLARE = (60, 40), (60, 20), (60, 80), (50, 10)
+CLOSE, PART = (20, 40), (10, 50)
 ANSWERS: dict[tuple[int, int], Callable[[int], bytes]] = {
     (20, 10): lambda channel: method(channel, "channel.open-ok", b""),
     (85, 10): lambda channel: method(channel, "confirm.select-ok"),
@@ -339,3 +340,22 @@ def test_producers_that_have_ended_count_as_well(serving: Callable[[Play], Liar]
                 assert producer.publish(b"x").result(20) == "confirmed"
 
     assert attempts_of(liar, 6, use) == [1] * 6
+
+
+def test_a_consumer_is_closed_when_both_sides_close_its_channel(
+    serving: Callable[[Play], Liar],
+) -> None:
+    """Who leaves a `with` block is told by `on_error`, and not by an exception."""
+    liar = serving(speaks({
+        CLOSE: lambda sock, channel: sock.sendall(
+            method(channel, "channel.close", 406, "too late", 60, 20)),
+        PART: lambda sock, channel: sock.sendall(method(0, "connection.close-ok")),
+    }))  # fmt: skip
+    errors: list[Exception] = []
+    with Client(liar.url) as client:
+        client.on_error(errors.append)
+        with client.consumer("q", declare=False) as consumer:
+            wait_for(lambda: consumer.subscribed, "subscribed", 60)
+        assert consumer.closed
+        wait_for(lambda: errors, "told", 60)
+    assert "too late" in str(errors[0])
