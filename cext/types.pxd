@@ -1443,6 +1443,8 @@ cdef struct mqtt_t:             # what a link that speaks MQTT has besides
     # answers that wait for the disk: packet id << 16 | type << 8 | reason, by publish_seq
     u32* acks
     u32 cap_acks                # a power of two, or 0
+    u64 held_seq                # the last of them that holds output, 0 = none does
+    u64 held_at                 # where what that one holds begins, see hold.pyx
     # the last topic, and where it goes
     u8* names                   # exchange and routing key, as they stand in a record
     u32 cap_names
@@ -1627,6 +1629,8 @@ cdef struct link_t:
     flag_t is_unreadable        # a body that is to be sent is not there any more
     flag_t is_unread            # its turn was over before it was read
     flag_t is_asking            # of MQTT: what was read is more than acknowledgements
+    flag_t is_held              # the end of its output waits for the disk
+    flag_t is_full              # and a consumer waits for that
     flag_t is_holder            # one of its channels has held a delivery
     flag_t is_in_ages           # the ages of its deliveries are being looked at
     u8 stops                    # link_stop bits: frames are kept, not walked
@@ -1646,6 +1650,7 @@ cdef struct link_t:
     const u8* user              # login name, for the user-id check
     u32 user_len
     flag_t is_impersonator
+    u64 held_at                 # where that begins, counted from the first byte that it sent
     rest_t* rests               # what is sent before the output
     rest_t* last_rest
     u64 rest_bytes

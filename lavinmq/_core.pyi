@@ -1982,12 +1982,14 @@ def mqtt_enqueue(
 
 def mqtt_restore(
     queue: Queue, received: list[int], sent: list[tuple[int, int, int]], released: list[int]
-) -> None:
+) -> list[int]:
     """Have a session go on with packet ids from before a restart.
 
     Args: received: of messages of QoS 2 that came, and whose PUBREL is awaited; sent: with segment
         and position of the messages that were in flight, of those of QoS 2 with the highest bit
         of the segment set; released: whose PUBCOMP is awaited.
+    Returns: those of messages of QoS 2 that are not in the files, or were another queue's: their
+        PUBCOMP is awaited, too, which the log has to know before a message comes to their place.
     """
 
 def vanish(destination: Queue | Exchange | Subscription) -> None:

@@ -130,6 +130,8 @@ cdef bint rest_step(loop_t* loop, job_t* job) noexcept nogil:
         before = rest.buf_end - rest.buf_at
         rc = link_send_from(l, rest.buf, &rest.buf_at, &rest.buf_end)
         l.rest_bytes -= before - (rest.buf_end - rest.buf_at)
+        if rc == SEND_HELD:
+            return False
         if rc <= 0:
             link_await_room(l, rc < 0)
             return False

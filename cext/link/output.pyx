@@ -55,19 +55,40 @@ cdef void link_drop_output(link_t* l) noexcept nogil:
 
 # ---- output of a link ----------------------------------------------------------------------------
 
+cdef enum:
+    SEND_HELD = 2               # what is left waits for the disk: who lets it go has it sent
+
+
 cdef inline int link_send(link_t* l) noexcept nogil:
     """Hand the output to the kernel. 1 all taken, 0 kernel full (sets is_blocked) or something else
-    comes first, -1 lost."""
+    comes first, -1 lost, SEND_HELD."""
     if l.rests != NULL:
         return 0
     return link_send_from(l, l.wire.out, &l.wire.out_at, &l.wire.out_end)
 
 
+cdef inline u64 link_output_end(const link_t* l) noexcept nogil:
+    """Where its output ends, counted from the first byte that it sent."""
+    return l.wire.n_sent_bytes + link_unsent(l)
+
+
+cdef u64 link_not_held(const link_t* l, u64 n) noexcept nogil:
+    """How many of the next n bytes may be sent."""
+    cdef u64 free_bytes = l.held_at - l.wire.n_sent_bytes
+    return n if n < free_bytes else free_bytes
+
+
 cdef int link_send_from(link_t* l, u8* p, u32* at, u32* end) noexcept nogil:
     """link_send for a block, of which the bytes from `at` to `end` are left."""
     cdef i64 k
+    cdef u64 n
     while at[0] < end[0]:
-        k = wire_send(&l.wire, p + at[0], end[0] - at[0])
+        n = end[0] - at[0]
+        if l.is_held:
+            n = link_not_held(l, n)
+            if n == 0:
+                return SEND_HELD
+        k = wire_send(&l.wire, p + at[0], n)
         if k == -EAGAIN:
             return 0
         if k < 0:
@@ -98,6 +119,14 @@ cdef void link_take_output(link_t* l, u8* block, u32 at, u32 end, u32 cap) noexc
     l.wire.out_at = at
     l.wire.out_end = end
     l.wire.out_cap = cap
+
+
+cdef bint link_take_back(link_t* l, u64 n) noexcept nogil:
+    """Have the last n bytes of output not be sent. False when they are not all in the block."""
+    if n > l.wire.out_end - l.wire.out_at:
+        return False
+    l.wire.out_end -= <u32>n
+    return True
 
 
 cdef void link_release_output(link_t* l) noexcept nogil:
@@ -190,6 +219,13 @@ cdef inline bint link_is_clear_for(link_t* l, u64 need) noexcept nogil:
     fit beside them is sent first, which may block the link."""
     return (l.wire.out_at == l.wire.out_end or l.wire.out_end + need <= l.wire.out_cap
             or link_send(l) == 1)
+
+
+cdef inline bint link_holds_little(const link_t* l, u64 need) noexcept nogil:
+    """Whether `need` more bytes fit into a usual block of output beside what is held, which is
+    still in a small one."""
+    return (l.is_held and l.rests == NULL and l.wire.out_cap == SMALL_OUTPUT
+            and link_unsent(l) + need <= BLOCK_SIZE)
 
 
 cdef inline bint link_may_hold(const link_t* l, u64 need) noexcept nogil:

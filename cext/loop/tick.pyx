@@ -190,6 +190,8 @@ cdef void loop_flush_links(loop_t* loop) noexcept nogil:
         rc = 0 if l.wire.is_blocked else link_send(l)
         if rc == 1:
             link_release_output(l)
+        elif rc == SEND_HELD:
+            pass
         elif not l.wire.has_writer and not l.wire.is_lost:
             l.wire.is_lost = rc < 0
             l.wire.has_writer = True

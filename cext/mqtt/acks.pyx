@@ -2,7 +2,7 @@
 #
 # A publish of QoS 1 or 2, a PUBREL, and a PUBREC of a session that is kept take a number of the
 # channel's confirms; a ring has the packet that answers each. So PUBACK, PUBREC, PUBREL and PUBCOMP
-# leave in order, in batches, and behind the sync.
+# leave in order, in batches, and behind the sync; and so do held messages, see hold.pyx.
 # Source: docs/mqtt.md; the standard, section 4.3.
 
 cdef enum:
@@ -64,15 +64,17 @@ cdef void publishes_uncount(mqtt_t* s, u64 at, u64 seq, bint is_ack) noexcept no
         ack = s.acks[at & (s.cap_acks - 1)]
         kind = <u8>(ack >> 8)
         at += 1
-        if s.n_unanswered and kind != PACKET_PUBREL and (
+        if s.n_unanswered and kind != PACKET_PUBREL and kind != PACKET_PUBLISH and (
                 not is_ack or kind != PACKET_PUBREC or <u8>ack >= 0x80):
             s.n_unanswered -= 1
 
 
 cdef bint acks_cannot_refuse(mqtt_t* s, u64 at, u64 seq) noexcept nogil:
-    """Whether one of these answers has no word for a refusal: PUBREL and PUBCOMP."""
+    """Whether one of these answers has no word for a refusal: PUBREL, PUBCOMP, held messages."""
+    cdef u8 kind
     while at <= seq:
-        if <u8>(s.acks[at & (s.cap_acks - 1)] >> 8) >= PACKET_PUBREL:
+        kind = <u8>(s.acks[at & (s.cap_acks - 1)] >> 8)
+        if kind >= PACKET_PUBREL or kind == PACKET_PUBLISH:
             return True
         at += 1
     return False
@@ -84,22 +86,30 @@ cdef bint mqtt_confirm(chan_t* c, u64 seq, bint is_ack) noexcept nogil:
     cdef mqtt_t* s = l.mqtt
     cdef u64 at = c.confirmed_seq + 1
     cdef u32 ack
+    cdef u8 kind
     cdef u8* p
     cdef u8 reason = REASON_QUOTA if l.loop.is_below else REASON_UNSPECIFIED
     if not is_ack and (s.version != 5 or acks_cannot_refuse(s, at, seq)):
         s.is_failed = True
         link_await_room(l, True)        # there is no word for it: the client sends it again
         return False
+    if s.held_seq:
+        hold_end(l, s, seq)
     p = link_room(l, 5 * (seq - c.confirmed_seq))
     if p == NULL:
         return False
     while at <= seq:
         ack = s.acks[at & (s.cap_acks - 1)]
+        kind = <u8>(ack >> 8)
         at += 1
-        p = ack_put(p, s, <u8>(ack >> 8), <u16>(ack >> 16),
-                    <u8>ack if is_ack or <u8>ack >= 0x80 else reason)
-        if <u8>(ack >> 8) == PACKET_PUBREL:
+        if kind == PACKET_PUBREL or kind == PACKET_PUBLISH:
             c.tally.confirm -= 1        # it confirms no publish
+        if kind == PACKET_PUBLISH:
+            continue
+        p = ack_put(p, s, kind, <u16>(ack >> 16),
+                    <u8>ack if is_ack or <u8>ack >= 0x80 else reason)
+        if kind == PACKET_PUBREL:
+            released_note(s, <u16>(ack >> 16))
     link_wrote(l, p)
     if s.n_unanswered:
         publishes_uncount(s, c.confirmed_seq + 1, seq, is_ack)
@@ -164,10 +174,18 @@ cdef u32 puback_take(link_t* l, mqtt_t* s, u16 id) noexcept nogil:
     return 0
 
 
+cdef void released_note(mqtt_t* s, u16 id) noexcept nogil:
+    """PUBREL is said: from then on the id is kept without its message, which is deleted on disk.
+    Noted earlier, it could be there without that, and the message would come with another id."""
+    cdef const packet_t* p = packets_find(&s.session.sent, id)
+    if p != NULL and p.state == PACKET_RELEASED:
+        session_note(s, SESSION_REC, id, 0, 0)
+
+
 cdef bint release_note(mqtt_t* s, u16 id) noexcept nogil:
     """Have PUBREL said: if the session is kept, once it is on disk that the message has come. A
     client forgets the id by it, and would take the message for another one. Whether it will be."""
-    if s.log == NULL or not s.is_persistent:
+    if not session_is_kept(s):
         ack_write(s.chan.link, PACKET_PUBREL, id, 0)
         return True
     if not acks_have_room_behind_packets(s):
@@ -180,7 +198,7 @@ cdef bint release_note(mqtt_t* s, u16 id) noexcept nogil:
 cdef void sent_settle_safely(mqtt_t* s, packet_t* p) noexcept nogil:
     """The same, and where a session is kept the next sync covers that it has left."""
     cdef unacked_t* u
-    if s.log != NULL and s.is_persistent:
+    if session_is_kept(s):
         u = channel_find(s.chan, p.tag)
         if u != NULL:
             queue_want_acks(u.queue, queue_level(u.queue, u.level))
@@ -207,8 +225,6 @@ cdef u32 pubrec_take(link_t* l, mqtt_t* s, u16 id, u8 reason) noexcept nogil:
         s.chan.global_unacked += 1      # it stays in flight until PUBCOMP
         p.state = PACKET_RELEASED
         p.tag = 0
-        if not session_note(s, SESSION_REC, id, 0, 0):
-            return REASON_QUOTA
     return 0 if release_note(s, id) else <u32>REASON_QUOTA
 
 
@@ -232,7 +248,7 @@ cdef u32 pubrel_take(link_t* l, mqtt_t* s, u16 id) noexcept nogil:
     if not session_note(s, SESSION_RELEASED, id, 0, 0):
         return REASON_QUOTA
     packets_remove(&s.session.received, p)
-    if s.log != NULL and s.is_persistent:
+    if session_is_kept(s):
         s.chan.needs_sync = True
     ack_note(s, PACKET_PUBCOMP, id, 0)
     return 0

@@ -38,7 +38,7 @@ cdef void returned_gone(session_t* s, packet_t* p) noexcept nogil:
     p.state = PACKET_RELEASED
     if s.link != NULL and s.link.mqtt != NULL:
         s.link.mqtt.chan.global_unacked += 1
-        session_note(s.link.mqtt, SESSION_REC, p.id, 0, 0)
+        queue_want_acks(s.link.mqtt.queue, &s.link.mqtt.queue.store)
         release_note(s.link.mqtt, p.id)
 
 
@@ -84,8 +84,8 @@ cdef int deliver_note(consumer_t* k, mqtt_t* s, queue_t* q, rec_t* rec,
             p = packets_add(&s.session.sent, m.id)
     else:
         p = packets_add(&s.session.sent, m.id)
-        if q == s.queue:
-            session_note(s, SESSION_SENT, m.id, sent_where(rec.seg, m.qos), rec.pos)
+        if q == s.queue and m.qos == 1:
+            session_note(s, SESSION_SENT, m.id, rec.seg, rec.pos)
     if p == NULL:
         return -1
     p.tag = k.chan.next_tag
@@ -120,6 +120,8 @@ cdef bint deliver_one(consumer_t* k, queue_t* q, rec_t* rec) noexcept nogil:
     cdef u8 ids[8]
     cdef publish_t m
     cdef u8 granted = consumer_granted(k)
+    cdef bint is_held
+    cdef u64 start = 0
     cdef int rc
     if not names_are_mqtt(rec.names):
         rc = foreign_read(s, q, rec, &m, True)
@@ -141,6 +143,12 @@ cdef bint deliver_one(consumer_t* k, queue_t* q, rec_t* rec) noexcept nogil:
     if m.qos and not deliver_id(s, q, rec, &m):
         consumer_leave_ring(k)
         return True
+    is_held = m.qos == 2 and session_is_kept(s)
+    if is_held:
+        start = link_output_end(k.chan.link)
+        if not acks_have_room(s):
+            consumer_put_off(k)
+            return True
     rc = publish_write(k, rec, &m)
     if rc == WRITE_TOO_LARGE:
         deliver_drop(k, q, rec)
@@ -148,6 +156,8 @@ cdef bint deliver_one(consumer_t* k, queue_t* q, rec_t* rec) noexcept nogil:
     if rc == WRITE_LATER:
         consumer_put_off(k)
         return True
+    if is_held:
+        sent_hold(s, q, rec, m.id, start)
     queue_take(q, rec, m.qos == 0)
     if rec.redelivered:
         k.chan.tally.redeliver += 1

@@ -40,7 +40,7 @@ cdef void mqtt_note_returned(mqtt_t* s, unacked_t* u) noexcept nogil:
     if u.queue != s.queue and shared_keep(s, u, p):
         return
     if u.queue != s.queue or u.queue.is_deleted:
-        packets_remove(&s.session.sent, p)
+        sent_elsewhere(s, p)
         return
     p.tag = 0
     returned_add(s.session, u.seg, u.pos, p.id)
@@ -139,6 +139,7 @@ cdef void mqtt_leave(link_t* l) noexcept nogil:
     cdef mqtt_t* s = l.mqtt
     if s == NULL:
         return
+    link_drop_held(l)
     if s.large_bytes:
         mqtt_large_is_over(l, s)
     if s.chan != NULL:

@@ -20,6 +20,7 @@ cdef bint mqtt_deliver(consumer_t* k, rec_t* rec, u64 tag) noexcept nogil:
     cdef packet_t* p = NULL
     cdef const u8* taken = consumer_taken(k)
     cdef u8 ids[8]
+    cdef u64 start = link_output_end(l)
     cdef int rc
     if foreign_read(s, k.queue, rec, &m, False):
         return False
@@ -32,6 +33,9 @@ cdef bint mqtt_deliver(consumer_t* k, rec_t* rec, u64 tag) noexcept nogil:
         m.id = session_next_id(s.session)
         p = packets_add(&s.session.sent, m.id) if m.id else NULL
         if p == NULL:
+            return False
+        if m.qos == 2 and not acks_have_room(s):
+            packets_remove(&s.session.sent, p)
             return False
     rc = publish_write(k, rec, &m)
     if rc != WRITTEN:
@@ -47,16 +51,29 @@ cdef bint mqtt_deliver(consumer_t* k, rec_t* rec, u64 tag) noexcept nogil:
         p.qos = m.qos
         if k.reader == NULL:
             rec.seq = m.id
+        if m.qos == 2 and session_is_kept(s):
+            sent_hold(s, k.queue, rec, m.id, start)
     return True
 
 
+cdef void sent_elsewhere(mqtt_t* s, packet_t* p) noexcept nogil:
+    """The connection ends, and the message of p goes back to a queue that others have, too. Its id
+    is free; but of QoS 2 its client may have it, and is asked to let go of it first."""
+    if p.qos != 2:
+        packets_remove(&s.session.sent, p)
+        return
+    p.state = PACKET_RELEASED
+    p.tag = 0
+    session_note(s, SESSION_REC, p.id, 0, 0)
+
+
 cdef void shared_forget(mqtt_t* s) noexcept nogil:
-    """The connection ends, and all that goes back to the session has been noted: ids of what goes
-    back to other queues are free."""
+    """The connection ends, and all that goes back to the session has been noted: what is left goes
+    back to other queues."""
     cdef packets_t* sent = &s.session.sent
     cdef u32 i = 0
     while i < sent.cap:
         if sent.slots[i].id and sent.slots[i].state == PACKET_SENT and sent.slots[i].tag:
-            packets_remove(sent, &sent.slots[i])    # another one may be in its slot now
+            sent_elsewhere(s, &sent.slots[i])       # another one may be in its slot now
         else:
             i += 1

@@ -13,7 +13,8 @@
 #   sent some kind:u8 (8) number:u64 id:u16 n:u16 segment:u32 { position:u32 }   n ids that follow
 #   packets   kind:u8 (9) number:u64 change:u8 id:u16 n:u16                      each other
 #
-# Little-endian. The highest bit of a segment says that the message has QoS 2. `expiry` is in
+# Little-endian. The highest bit of a segment says that the message has QoS 2; segment 0: it is in a
+# queue that others have, too. REC is noted when the message is deleted on disk. `expiry` is in
 # seconds, 2^32-1 = never; `left` Unix milliseconds, 0 = the client is there. Facts are Python's: a
 # will, a user, filters that fit no binding. A record says what is from then on. All that counts is
 # in memory as well, so the log is compacted by writing every session anew into another file, in
@@ -229,7 +230,7 @@ cdef msession_t* slog_of_queue(slog_t* sl, const queue_t* q) noexcept nogil:
 cdef int slog_sink_note(session_log_t* sink, queue_t* q, u8 change, u16 id, u32 seg,
                         u32 pos) noexcept nogil:
     """slog_note for the session of a queue. What a client is told of messages of QoS 2 waits for
-    the disk."""
+    the disk, and so do they themselves."""
     cdef slog_t* sl = (<session_sink_t*>sink).log
     cdef msession_t* m
     if sl.buckets == NULL:
@@ -239,7 +240,8 @@ cdef int slog_sink_note(session_log_t* sink, queue_t* q, u8 change, u16 id, u32 
     if m == NULL:
         set_errno(ENOENT)
         return -1
-    if change == SESSION_RECEIVED or change == SESSION_RELEASED or change == SESSION_REC:
+    if change == SESSION_RECEIVED or change == SESSION_RELEASED or (
+            change == SESSION_SENT and seg & SENT_TWICE):
         mlog_want_sync(&sl.log)
     return slog_note(sl, m, change, id, seg, pos)
 

@@ -106,7 +106,7 @@ cdef u8* publish_room_slow(consumer_t* k, const rec_t* rec, u64 need,
     cdef u8* p
     if l.loop.dirty_logs != NULL:
         loop_flush_logs(l.loop)     # what was delivered may be sent now: its ids are written first
-    if not link_is_clear_for(l, need):
+    if not link_is_clear_for(l, need) and not link_holds_little(l, need):
         return NULL
     if not link_may_hold(l, need):
         k.wants = need

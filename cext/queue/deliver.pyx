@@ -26,10 +26,12 @@ cdef inline consumer_t* queue_taker(queue_t* q) noexcept nogil:
 
 
 cdef void consumer_put_off(consumer_t* k) noexcept nogil:
-    """Its link takes no more for now: it leaves the ring until that is writable. A link that is
-    not blocked has no memory, for large messages of others fill it: it tries again later."""
+    """Its link takes no more for now: it leaves the ring until that is writable, or has its output
+    on disk. Any other has no memory, for large messages of others fill it: it tries again later."""
     consumer_leave_ring(k)
-    if not k.chan.link.wire.is_blocked and not k.is_patient:
+    if k.chan.link.is_held:
+        k.chan.link.is_full = True
+    elif not k.chan.link.wire.is_blocked and not k.is_patient:
         loop_add_patient(k.queue.loop, k)
 
 

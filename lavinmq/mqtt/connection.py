@@ -873,10 +873,9 @@ class Connection(Peer[_core.MqttLink], Consumer):
             return
         self._log.info("closed: %s", text or reason.text)
         is_open = self.is_member and self.link.state == _core.STATE_OPEN
-        if is_open:
-            self.link.write(answers.disconnect(self.level, reason, text, self._most))
-        self._leave(has_will=True)
+        self._leave(has_will=True)  # messages that wait for the disk are not sent any more
         if is_open and self.level == V5:
+            self.link.write(answers.disconnect(self.level, reason, text, self._most))
             self._hang_up()
         else:
             self.on_lost("")

@@ -98,7 +98,8 @@ class Sessions:
             raw, queue = _raw(client_id), self.find(client_id)
             will = kept_wills.decode(kept.fact(raw, kept_wills.KEY) or b"")
             if queue is not None:
-                _core.mqtt_restore(queue.core, *kept.packets(raw))
+                for packet_id in _core.mqtt_restore(queue.core, *kept.packets(raw)):
+                    kept.note(raw, _core.SESSION_CHANGES["REC"], packet_id)
                 left_ms = kept.times(raw)[1]
                 ago_s = time.time() - left_ms / 1000 if left_ms else 0.0
                 self.vhost.left(queue, max(ago_s, 0.0))

@@ -31,6 +31,7 @@ FILES = {
     "sessions": "mqtt_sessions.",
     "queue": f"{queue_directory(Path(), 'mqtt.reader').name}/msgs.",
 }
+DELETIONS = f"{queue_directory(Path(), 'mqtt.reader').name}/acks."
 SILENCE_S = 0.4
 TWICE, RETAINED, SUBSCRIBED = 2, 3, 4  # packet identifiers
 PINGS = 5
@@ -174,7 +175,7 @@ def test_pubrel_is_not_said_where_the_disk_has_not_taken_that_the_message_came(
     with Peer(broker.mqtt_port, V5) as reader:
         reader.connect("reader", **KEPT)
         first, second = (reader.message(is_acked=False) for _ in range(2))
-        disk.plan(Action.FAIL, Call.WRITE, f"*/{FILES['sessions']}*", error=error)
+        disk.plan(Action.FAIL, Call.WRITE, f"*/{DELETIONS}*", error=error)
         reader.send(mqtt_bytes.packet(5, first.packet_id.to_bytes(2, "big")))
         disk.wait_for_strikes()
         assert 6 not in {each.kind for each in packets(reader)}

@@ -234,6 +234,22 @@ def test_a_message_that_is_gone_is_let_go_of_with_qos_2(bench: MqttBench) -> Non
     assert client.link.mqtt_counters()["in_flight"] == 0
 
 
+def test_a_message_that_comes_to_the_place_of_one_that_is_gone_has_its_own_id(
+    bench: MqttBench,
+) -> None:
+    """The place was noted, and a loss of power took the message. The client may have the id."""
+    client = bench.unopened("c").subscribe(b"t", 2)
+    assert _core.mqtt_restore(client.queue, [], [(1, SENT_TWICE | 1, 4)], []) == [1]
+    fill(bench, 1, 2)
+
+    client.open()
+
+    released, sent = client.heard()
+    assert (released.kind, released.body) == (PUBREL, b"\0\1")
+    got = message(sent, 4)
+    assert (got.id, got.dup, got.body) == (2, False, b"0")
+
+
 def test_a_message_that_is_purged_is_let_go_of_with_qos_2(bench: MqttBench) -> None:
     """Its client may have it, and its PUBREC may have been lost with the connection."""
     first = bench.client().subscribe(b"t", 2)

@@ -252,8 +252,9 @@ def test_ids_of_deliveries_are_in_the_log_before_they_are_sent(stores: Stores) -
         publisher.publish(b"a", b"%d" % number, qos=2, id=1 + number)
         publisher.send(ack(PUBREL, 1 + number))
     first, second, third = client.got()
+    client.send(ack(PUBREC, second.id))
+    client.send(ack(PUBCOMP, second.id))
     client.send(ack(PUBREC, first.id))
-    client.send(ack(PUBREC, second.id) + ack(PUBCOMP, second.id))
 
     stores.reopen()
 
