@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from lavinmq import _core
 from lavinmq.client.errors import Error
 from lavinmq.shovel.connecting import CLOSE_S, PlaceClient, Rotation
+from lavinmq.shovel.endings import ended
 from lavinmq.shovel.errors import NotCarried
 from lavinmq.shovel.source import Position, Source, ensure_queue, quietly
 
@@ -107,9 +108,9 @@ class Carrying:
             if self._mover is not None:
                 self._mover.close()
                 self._returned = self._returns()
-                await asyncio.shield(self._note_last())
-            await asyncio.shield(source.close())
-            await asyncio.shield(quietly(self._destination.close()))
+                await ended(self._note_last())
+            await ended(source.close())
+            await ended(quietly(self._destination.close()))
 
     def _found(self, vhost: str, name: str) -> Queue:
         """Raises: Error when it has gone in the meantime."""

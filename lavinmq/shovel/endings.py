@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -39,3 +39,19 @@ class Endings(Generic[K]):
     def _ended(self, key: K, task: asyncio.Task[None]) -> None:
         if self._tasks.get(key) is task:
             del self._tasks[key]
+
+
+async def ended(work: Awaitable[Any]) -> None:
+    """Wait until something has ended, however it ends and however often who waits is cancelled.
+
+    Raises: CancelledError behind the end, if who waits was cancelled meanwhile.
+    """
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled

@@ -15,6 +15,7 @@ from lavinmq.client._engine import Passage, Rewriter
 from lavinmq.client.aio import AsyncProducer
 from lavinmq.client.errors import Error
 from lavinmq.shovel.connecting import PlaceClient, Rotation
+from lavinmq.shovel.endings import ended
 from lavinmq.shovel.passing import Trouble, hand_over, open_producer, refusal
 from lavinmq.shovel.source import Position, Source, ensure_queue, quietly
 
@@ -94,7 +95,7 @@ class Move:
             if queue is not None:
                 await self._move(queue)
         finally:
-            await asyncio.shield(self._close())
+            await ended(self._close())
 
     async def _open_destination(self) -> None:
         to = self._to

@@ -15,6 +15,7 @@ from typing import Protocol
 from lavinmq.client.errors import Error
 from lavinmq.process import log
 from lavinmq.shovel.connecting import most_s, pause_s
+from lavinmq.shovel.endings import ended
 from lavinmq.shovel.errors import NotCarried, Stopped
 
 _log = log.get("lmq.shovel")
@@ -149,8 +150,9 @@ class Runner:
         return self._task
 
     async def _live(self, before: asyncio.Task[None] | None) -> None:
-        if before is not None and not before.done():
-            await asyncio.wait([before])  # it still says goodbye
+        if before is not None:
+            # It still says goodbye. A run beside it would count in its place.
+            await ended(before)
         failures = 0
         while True:
             self._runs += 1

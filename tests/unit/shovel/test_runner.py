@@ -9,6 +9,7 @@ import pytest
 
 from lavinmq.shovel import runner
 from lavinmq.shovel.connecting import MOST_DELAY_S, most_s
+from lavinmq.shovel.endings import ended
 from lavinmq.shovel.errors import Stopped
 
 FIRST_S = 5.0
@@ -68,3 +69,64 @@ def test_each_failure_in_a_row_doubles_the_pause(monkeypatch: pytest.MonkeyPatch
 
 def test_a_run_that_moved_something_ends_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pauses([0, 0, 3, 0, 1, 1, 0], monkeypatch) == [5, 10, 5, 10, 5, 5, 10]
+
+
+class SlowRun:
+    """Runs until it is cancelled; confirms one more when it may end."""
+
+    error = ""
+    is_running = True
+
+    def __init__(self, may_end: asyncio.Event) -> None:
+        self._may_end, self._confirmed = may_end, 0
+
+    def figures(self) -> dict[str, int]:
+        return {"confirmed": self._confirmed}
+
+    async def run(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await ended(self._close())
+
+    async def _close(self) -> None:
+        await self._may_end.wait()
+        self._confirmed = 1
+
+
+class SlowRunner(FakeRunner):
+    """Has such runs."""
+
+    def __init__(self, may_end: asyncio.Event) -> None:
+        super().__init__([])
+        self.may_end, self.n_made = may_end, 0
+
+    def made(self) -> SlowRun:  # type: ignore[override]
+        self.n_made += 1
+        return SlowRun(self.may_end)
+
+
+def test_a_run_begins_when_the_one_before_has_ended_and_is_counted_however_hasty_who_asks_is() -> (
+    None
+):
+    async def main() -> None:
+        each = SlowRunner(asyncio.Event())
+        each.start()
+        for _ in range(3):
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            each.pause()
+            each.pause()
+            await asyncio.sleep(0)
+            each.resume()
+        await asyncio.sleep(0)
+        assert each.n_made == 1
+        each.may_end.set()
+        while each.state != "Running" or each.n_made == 1:
+            await asyncio.sleep(0)
+        assert each.n_made == 2
+        assert each.figures() == {"confirmed": 1, "reconnects": 1}
+        await each.close()
+        assert each.figures()["confirmed"] == 2
+
+    asyncio.run(main())
