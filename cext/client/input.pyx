@@ -343,6 +343,8 @@ cdef class Input:
         if port.method == M_GET_OK:
             self.tell(port.number, port.method, b"", message)
             return 0
+        if port.messages is None:
+            port.messages = []
         port.messages.append(message)
         port.backlog += PyBytes_GET_SIZE(message.body)
         return self.touch(port)

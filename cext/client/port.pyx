@@ -31,7 +31,7 @@ cdef class Port:
     cdef public object chan     # the channel, unless it was closed here
     cdef public bint no_ack     # of all deliveries
     cdef set settled_tags       # of consumers whose deliveries are settled; None = no such
-    cdef list messages
+    cdef list messages          # None = none came since `take`
     cdef readonly u64 backlog   # bytes of bodies in `messages`
     cdef bint is_touched
     cdef int state
@@ -58,7 +58,6 @@ cdef class Port:
         self.ring = ring
         self.tracker = tracker
         self.owner = owner
-        self.messages = []
         self.exchange_raw = self.key_raw = self.tag_raw = b""
         self.exchange = self.key = self.tag = ""
         self.props = b"\x00\x00"
@@ -77,9 +76,9 @@ cdef class Port:
     def take(self):
         """Return the messages that came, and forget them."""
         cdef list messages = self.messages
-        self.messages = []
+        self.messages = None
         self.backlog = 0
-        return messages
+        return [] if messages is None else messages
 
     cdef int begin_passing(self, const u8* p, u64 n) except -1:
         """Read the arguments of basic.deliver."""

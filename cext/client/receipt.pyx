@@ -113,7 +113,7 @@ cdef class Receipt:
             self.why = reason
         if self.left == 0:
             if self.callbacks is not None:
-                self.ring.ended.append(self)
+                self.ring.has_ended_with(self)
             with cython.critical_section(self):
                 self.ring = None
         return 0

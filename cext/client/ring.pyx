@@ -109,9 +109,9 @@ cdef class Ring:
     cdef u64[N_OUTCOMES] wants
     cdef u64[N_OUTCOMES] counts
     cdef u64* latencies         # LATENCY_BUCKETS of them; NULL = nothing was confirmed
-    cdef readonly dict dropped_by  # how many were dropped, by reason
-    cdef list ended             # receipts with callbacks to run
-    cdef list outcomes          # what callbacks are to be told
+    cdef dict drops             # how many were dropped, by reason; None = none
+    cdef list ended             # receipts with callbacks to run; None = none
+    cdef list outcomes          # what callbacks are to be told; None = nothing
     cdef set loose              # receipts somebody waits for, of messages a file has; None = none
     cdef readonly u64 count     # messages held
     cdef readonly u64 n_bytes   # of their bodies, properties and targets
@@ -134,9 +134,6 @@ cdef class Ring:
     def __cinit__(self, *_args, **_kwargs):
         self.slots = &self.one_slot
         self.tags = &self.one_tag
-        self.dropped_by = {}
-        self.ended = []
-        self.outcomes = []
         self.low_tag = self.next_tag = 1
         self.is_awake = True
         self.born_ns = client_now()
@@ -418,7 +415,7 @@ cdef class Ring:
             self.count_drop(reason)
             if self.wants[OUTCOME_DROPPED]:
                 message = self.show(body, prepared[0], prepared[1])
-                self.outcomes.append(("dropped", message, reason))
+                self.tell(("dropped", message, reason))
         return receipt
 
     def loose_receipt(self):
@@ -675,7 +672,23 @@ cdef class Ring:
     cdef int count_drop(self, object reason) except -1:
         """Count one by its reason; an error, of which each is another, is none that is kept."""
         if not isinstance(reason, BaseException):
-            self.dropped_by[reason] = self.dropped_by.get(reason, 0) + 1
+            if self.drops is None:
+                self.drops = {}
+            self.drops[reason] = self.drops.get(reason, 0) + 1
+        return 0
+
+    cdef int tell(self, tuple outcome) except -1:
+        """Have callbacks told of one."""
+        if self.outcomes is None:
+            self.outcomes = []
+        self.outcomes.append(outcome)
+        return 0
+
+    cdef int has_ended_with(self, Receipt receipt) except -1:
+        """It has callbacks to run."""
+        if self.ended is None:
+            self.ended = []
+        self.ended.append(receipt)
         return 0
 
     cdef int finish(self, u64 seq, u8 outcome, object reason) except -1:
@@ -697,7 +710,7 @@ cdef class Ring:
             if ended.flags & FLAG_FORWARDED == 0 and ended.receipt != NULL:
                 (<Receipt>ended.receipt).end(outcome, reason)
             if self.wants[outcome]:
-                self.outcomes.append((OUTCOMES[outcome], self.message_of(&ended), reason))
+                self.tell((OUTCOMES[outcome], self.message_of(&ended), reason))
             if ended.flags & FLAG_FORWARDED and (
                 outcome == OUTCOME_CONFIRMED or outcome == OUTCOME_SENT
             ):
@@ -819,7 +832,7 @@ cdef class Ring:
         self.retry_at = now + <i64>1000000 * delay
         s.retries += s.retries < 0xFFFF
         if message is not None:
-            self.outcomes.append(("nacked", message, None))
+            self.tell(("nacked", message, None))
         return 0
 
     cdef int returned(self, Message message) except -1:
@@ -943,24 +956,25 @@ cdef class Ring:
         """Receipts whose callbacks are to be run."""
         cdef list ended
         with cython.critical_section(self):
-            ended = self.ended
-            if ended:
-                self.ended = []
-        return ended
+            ended, self.ended = self.ended, None
+        return () if ended is None else ended
 
     @property
     def has_ended(self):
         """Whether there are receipts whose callbacks are to be run."""
-        return bool(self.ended)
+        return self.ended is not None
+
+    @property
+    def dropped_by(self):
+        """How many were dropped, by reason."""
+        return {} if self.drops is None else self.drops
 
     def take_outcomes(self):
         """What callbacks are to be told: (outcome, message, reason)."""
         cdef list outcomes
         with cython.critical_section(self):
-            outcomes = self.outcomes
-            if outcomes:
-                self.outcomes = []
-        return outcomes
+            outcomes, self.outcomes = self.outcomes, None
+        return () if outcomes is None else outcomes
 
     def want(self, str outcome, bint is_wanted=True):
         """Collect the messages of an outcome for `take_outcomes`."""

@@ -30,6 +30,7 @@ cdef class Tracker:
     """
 
     cdef u8* tags
+    cdef u8 one_tag             # of a tracker that does nothing
     cdef u64 mask
     cdef u64 low                # the lowest unsettled tag, or the next one
     cdef u64 next               # the tag behind the newest delivery
@@ -51,16 +52,17 @@ cdef class Tracker:
 
     def __cinit__(self, u64 limit=0):
         self.limit = limit
-        self.tags = <u8*>calloc(TAGS_LEAST, 1)
-        if self.tags == NULL:
-            raise MemoryError
-        self.mask = TAGS_LEAST - 1
+        self.tags = &self.one_tag
         self.low = self.next = 1
 
     def __dealloc__(self):
-        free(self.tags)
+        self.free_tags()
         free(self.pending)
         buf_free(&self.refused)
+
+    cdef void free_tags(self) noexcept:
+        if self.tags != &self.one_tag:
+            free(self.tags)
 
     def reset(self, int channel):
         """Begin another incarnation, on a new channel: what was unsettled is the broker's again."""
@@ -75,19 +77,16 @@ cdef class Tracker:
 
     def rest(self):
         """Nothing happens for now: give back the memory that nothing is in."""
-        cdef u8* tags
         with cython.critical_section(self):
-            if self.low == self.next and self.mask >= TAGS_LEAST:
-                tags = <u8*>calloc(TAGS_LEAST, 1)
-                if tags != NULL:
-                    free(self.tags)
-                    self.tags, self.mask = tags, TAGS_LEAST - 1
+            if self.low == self.next:
+                self.free_tags()
+                self.tags, self.mask = &self.one_tag, 0
             if not self.n_pending:
                 free(self.pending)
                 self.pending, self.pending_cap = NULL, 0
 
     cdef int grow(self) except -1:
-        cdef u64 size = (self.mask + 1) * 2, tag
+        cdef u64 size = max((self.mask + 1) * 2, <u64>TAGS_LEAST), tag
         cdef u8* tags
         if size > TAGS_MOST:
             raise ProtocolViolation("too many deliveries behind one that is not settled")
@@ -96,7 +95,7 @@ cdef class Tracker:
             raise MemoryError
         for tag in range(self.low, self.next):
             tags[tag & (size - 1)] = self.tags[tag & self.mask]
-        free(self.tags)
+        self.free_tags()
         self.tags = tags
         self.mask = size - 1
         return 0

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 from lavinmq.client import _engine
 from lavinmq.client._engine import Message, Receipt
 from lavinmq.client.core import Core
-from lavinmq.client.link import ALL, Chan, Link
+from lavinmq.client.link import ALL, Chan, ChannelOwner, Link
 
 WITHOUT_LIMIT = 1 << 40
 Table = Mapping[str, Any] | None
@@ -45,7 +45,7 @@ class _Publishes(_engine.Ring):
         return future
 
 
-class AsyncChannel:
+class AsyncChannel(ChannelOwner):
     """A channel, opened by `AsyncClient.channel`. Errors are those of the broker: ChannelClosed."""
 
     def __init__(self, core: Core) -> None:
@@ -65,15 +65,19 @@ class AsyncChannel:
         self._tracker.reset(chan.number)
         self._tracker.wake = link.wake_from_any
         self._ring.attach(chan.number, link.frame_max)
-        chan.on_return = self.returned.append
-        chan.on_close = self._on_close
         chan.sender = self
         self._chan = chan
         return self
 
-    def _on_close(self, _: Chan, error: Exception) -> None:
-        self._ring.give_up(error)
-        self.progressed()
+    def chan_closed(self, chan: Chan, error: Exception) -> None:
+        """It is closed; one that was never open is told of by `open`."""
+        if self._chan is chan:
+            self._ring.give_up(error)
+            self.progressed()
+
+    def chan_returned(self, message: Message) -> None:
+        """No queue took a message."""
+        self.returned.append(message)
 
     @property
     def chan(self) -> Chan:

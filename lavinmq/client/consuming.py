@@ -223,7 +223,7 @@ class BaseConsumer(Member):
             if self.passage.is_all_taken:
                 self.all_taken()  # what said so went with the old channel
         self._chan = chan
-        chan.on_cancel, chan.on_close, chan.sender = self._on_cancel, self._on_close, self
+        chan.sender = self
         if self.prefetch:
             await chan.call("basic.qos", 0, self.prefetch, False)
         if not self._is_paused:
@@ -267,16 +267,16 @@ class BaseConsumer(Member):
             self.drop_arrived()
             self._held = self._held_bytes = 0
 
-    def _on_cancel(self, chan: Chan, tag: str) -> None:
+    def chan_cancelled(self, chan: Chan, tag: str) -> None:
         """The broker ended the consumer, as it does when its queue is deleted."""
         self._is_subscribed = False
         self._tell("cancel", ConsumerCancelled(f"the broker ended the consumer of {self.queue}"))
         chan.link.discard(chan)
         self._come_back(chan)
 
-    def _on_close(self, chan: Chan, error: Exception) -> None:
+    def chan_closed(self, chan: Chan, error: Exception) -> None:
         """The broker closed the channel."""
-        if chan.link.lost.done() or self._chan is not chan or isinstance(error, ClosedError):
+        if chan.link.lost is not None or self._chan is not chan or isinstance(error, ClosedError):
             return
         self._tell("error", error)
         self.core.tell("error", error)

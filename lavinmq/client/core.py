@@ -38,7 +38,7 @@ from lavinmq.client.errors import (
     NotFound,
     RpcTimeout,
 )
-from lavinmq.client.link import Chan, Link, token_of
+from lavinmq.client.link import Chan, ChannelOwner, Link, token_of
 from lavinmq.client.opening import open_link
 from lavinmq.client.rounds import Rounds
 from lavinmq.client.topology import BindingSpec, Entity, QueueSpec, Topology
@@ -58,7 +58,7 @@ ALLOWED: Final[dict[ConnectionState, set[ConnectionState]]] = {
 """Legal steps, beside those to CLOSING and CLOSED, which come after any but CLOSED."""
 
 
-class Member:
+class Member(ChannelOwner):
     """A producer or a consumer, as the core sees it."""
 
     __slots__ = ()
@@ -491,7 +491,8 @@ class Core:
 
     def _ends_with(self, link: Link) -> bool:
         """A connection is lost; whether there will be no other."""
-        cause = link.lost.result()
+        cause = link.lost
+        assert cause is not None
         self._lose(link, cause)
         if self._is_final(cause):
             self._give_up(cause)
@@ -559,7 +560,7 @@ class Core:
         except (Error, OSError) as error:
             # Who has joined it may have sent by it already: all have to leave.
             link.end(error)
-            self._lose(link, link.lost.result())
+            self._lose(link, link.lost or error)
             raise
         if self.connects > 1:
             self.reconnects += 1
@@ -577,8 +578,8 @@ class Core:
             for member in members:  # others may begin meanwhile
                 joined.add(member)
                 await self._guarded_join(member, link)
-        if link.lost.done():
-            raise link.lost.result()
+        if link.lost is not None:
+            raise link.lost
 
     async def _guarded_join(self, member: Member, link: Link) -> None:
         try:
@@ -650,7 +651,7 @@ class Core:
         delay = first
         while True:
             await asyncio.sleep(delay)
-            if link.lost.done():
+            if link.lost is not None:
                 return
             is_wanted = what in self.members if isinstance(what, Member) else what in self.topology
             if not is_wanted:
@@ -729,7 +730,7 @@ class Core:
         """Look after the connection, in case that an event was missed, and tell that we live."""
         link = self.link
         try:
-            if link is not None and not link.lost.done():
+            if link is not None and link.lost is None:
                 self._look_at(link)
             elif link is None:
                 for member in list(self.members):
@@ -739,7 +740,7 @@ class Core:
 
     def _look_at(self, link: Link) -> None:
         link.beat()
-        if link.lost.done():
+        if link.lost is not None:
             return
         is_blocked = link.blocked_since is not None
         timeout = self.config.blocked_timeout

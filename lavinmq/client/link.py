@@ -92,6 +92,22 @@ class Sender(Protocol):
         """Something of this channel came, or went."""
 
 
+class ChannelOwner:
+    """Who has a channel, and hears of it from its opening on; by default of nothing."""
+
+    __slots__ = ()
+
+    def chan_closed(self, chan: Chan, error: Exception) -> None:
+        """It is closed."""
+
+    def chan_cancelled(self, chan: Chan, tag: str) -> None:
+        """The broker ended a consumer."""
+        chan.fail(ConsumerCancelled(f"the broker ended consumer {tag}"))
+
+    def chan_returned(self, message: _engine.Message) -> None:
+        """No queue took a message."""
+
+
 class Owner(Protocol):
     """Who has a connection."""
 
@@ -110,8 +126,7 @@ class Chan:
     """A channel as the client sees it; closed for good once `error` is set."""
 
     __slots__ = (
-        "_waiting", "error", "link", "number", "on_cancel", "on_close", "on_return", "port",
-        "sender",
+        "_waiting", "error", "link", "number", "port", "sender",
     )  # fmt: skip
 
     port: _engine.Port
@@ -124,11 +139,14 @@ class Chan:
         self.error: Exception | None = None
         self.sender: Sender | None = None
         """Who has something to send by it."""
-        self.on_cancel: Callable[[Chan, str], None] | None = None
-        self.on_close: Callable[[Chan, Exception], None] | None = None
-        self.on_return: Callable[[_engine.Message], None] | None = None
         self._waiting: list[Question] | None = None
         """Who waits for an answer, in turn; None: nobody."""
+
+    @property
+    def owner(self) -> ChannelOwner | None:
+        """Who hears of it, if somebody does."""
+        owner: ChannelOwner | None = self.port.owner if self.number else None
+        return owner
 
     def send(self, name: str, *values: Any) -> None:
         """Send a method without waiting. Raises: what ended the channel."""
@@ -182,8 +200,9 @@ class Chan:
         """Everybody who waits hears why it ends."""
         if self.error is None:
             self.error = error
-            if self.on_close:
-                self.on_close(self, error)
+            owner = self.owner
+            if owner is not None:
+                owner.chan_closed(self, error)
         waiting, self._waiting = self._waiting, None
         for _, future in waiting or ():
             if not future.done():
@@ -203,7 +222,7 @@ class Link(asyncio.BufferedProtocol):
     """One connection; `opened` once the handshake is done, `lost` once it has ended."""
 
     __slots__ = (
-        "_answers", "_blocked", "_closing", "_expected", "_flips", "_gone", "_parted",
+        "_answers", "_blocked", "_closing", "_ended", "_expected", "_flips", "_gone", "_parted",
         "_scheduled", "_stoppers", "_timer", "_writers", "bytes_out", "channel_max", "config",
         "frame_max", "heartbeat", "input", "is_open", "is_paused", "last_read", "last_write",
         "loop", "lost", "name", "out", "owner", "root", "server_properties", "target", "transport",
@@ -218,9 +237,11 @@ class Link(asyncio.BufferedProtocol):
         self.input = _engine.Input(config.frame_max, config.max_message_size)
         self.out = _engine.Output()
         self.transport: asyncio.Transport | None = None
-        self.lost: asyncio.Future[Exception] = loop.create_future()
+        self.lost: Exception | None = None
+        """Why it has ended."""
+        self._ended: asyncio.Future[None] | None = None
         self._parted: asyncio.Future[None] | None = None
-        """Until the transport is gone; who closes waits for it."""
+        """Until it has ended, and until the transport is gone; who closes waits for them."""
         self.root = Chan(self, None)
         self.frame_max, self.channel_max, self.heartbeat = config.frame_max, 0, 0
         self.server_properties: dict[str, Any] = {}
@@ -266,7 +287,7 @@ class Link(asyncio.BufferedProtocol):
 
     def heard(self, read: Callable[[Any], list[Event]], what: Any) -> None:
         """Deal with what came; whatever breaks the protocol ends the connection."""
-        if self.lost.done():
+        if self.lost is not None:
             return
         self.last_read = self.loop.time()
         try:
@@ -319,7 +340,7 @@ class Link(asyncio.BufferedProtocol):
 
     async def writable(self) -> None:
         """Wait until the peer takes more."""
-        while self.is_paused and not self.lost.done():
+        while self.is_paused and self.lost is None:
             waiter: asyncio.Future[None] = self.loop.create_future()
             self._writers = [] if self._writers is None else self._writers
             self._writers.append(waiter)
@@ -347,8 +368,8 @@ class Link(asyncio.BufferedProtocol):
 
     def write(self, frame: bytes) -> None:
         """Send frames with what else is to be sent in this turn. Raises: what ended it."""
-        if self.lost.done():
-            raise self.lost.result()
+        if self.lost is not None:
+            raise self.lost
         self.out.put(frame)
         self._schedule()
 
@@ -377,7 +398,7 @@ class Link(asyncio.BufferedProtocol):
     def pump(self) -> None:
         """Send what producers and consumers have, as long as the peer takes it."""
         self._scheduled = False
-        if self.lost.done():
+        if self.lost is not None:
             return
         while not self.is_paused and self._round():
             pass
@@ -473,8 +494,8 @@ class Link(asyncio.BufferedProtocol):
 
     def _expect(self, name: str) -> asyncio.Future[tuple[Any, ...]]:
         future: asyncio.Future[tuple[Any, ...]] = self.loop.create_future()
-        if self.lost.done():
-            future.set_exception(self.lost.result())
+        if self.lost is not None:
+            future.set_exception(self.lost)
         else:
             self._expected = {**(self._expected or {}), methods.IDS[name]: future}
         return future
@@ -504,16 +525,16 @@ class Link(asyncio.BufferedProtocol):
             tag, no_wait = _engine.decode_method(payload, methods.FORMS[method])
             if not no_wait:
                 self._reply(chan, "basic.cancel-ok", tag)
-            if chan.on_cancel:
-                chan.on_cancel(chan, tag)
+            if chan.owner is not None:
+                chan.owner.chan_cancelled(chan, tag)
             else:
                 chan.fail(ConsumerCancelled(f"the broker ended consumer {tag}"))
                 self.discard(chan)
         elif name == "channel.flow":
             self._reply(chan, "channel.flow-ok", *_engine.decode_method(payload, "b"))
         elif name == "basic.return" and message is not None:
-            if chan.on_return:
-                chan.on_return(message)
+            if chan.owner is not None:
+                chan.owner.chan_returned(message)
         else:
             chan.answer(method, payload, message)
 
@@ -604,7 +625,7 @@ class Link(asyncio.BufferedProtocol):
     def discard(self, chan: Chan) -> None:
         """Close a channel without waiting for the answer."""
         is_open, chan.port.chan = chan.port.chan is chan, None
-        if not is_open or self.lost.done():
+        if not is_open or self.lost is not None:
             return
         self._gone |= {chan.number}
         number = methods.IDS["channel.close"]
@@ -622,12 +643,12 @@ class Link(asyncio.BufferedProtocol):
     def _beat(self) -> None:
         """Twice per interval, if nobody else does it."""
         self.beat()
-        if self.heartbeat and not self.lost.done():
+        if self.heartbeat and self.lost is None:
             self._timer = self.loop.call_later(self.heartbeat / 2, self._beat)
 
     def beat(self) -> None:
         """Send when we were silent, end when the peer is."""
-        if self.lost.done() or not self.heartbeat:
+        if self.lost is not None or not self.heartbeat:
             return
         now = self.loop.time()
         if now - self.last_read > self.heartbeat * SILENT and not self._stoppers:
@@ -647,14 +668,14 @@ class Link(asyncio.BufferedProtocol):
 
     async def close(self) -> None:
         """Say goodbye and wait for the answer, not for ever."""
-        if self.is_open and not self.lost.done():
+        if self.is_open and self.lost is None:
             self._closing = True
             self._say_goodbye(200, "bye")
-            try:
+            if self._ended is None:
+                self._ended = self.loop.create_future()
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(self.config.rpc_timeout, 2.0)):
-                    await asyncio.shield(self.lost)
-            except TimeoutError:
-                pass
+                    await asyncio.shield(self._ended)
         self.end(ClosedError("the connection was closed"))
         if self.transport is not None:
             # Both sides of TLS say goodbye. Who ends the loop next must not leave a socket open.
@@ -666,10 +687,12 @@ class Link(asyncio.BufferedProtocol):
 
     def end(self, cause: Exception) -> None:
         """The connection is over. Everything that waits hears of it, once."""
-        if self.lost.done():
+        if self.lost is not None:
             return
         self.is_open = False
-        self.lost.set_result(cause)
+        self.lost = cause
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
         if self._timer:
             self._timer.cancel()
         for expected in (self._expected or {}).values():

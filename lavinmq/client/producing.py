@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -276,9 +276,6 @@ class BaseProducer(_engine.Ring, Member):
         if self._error is not None:  # it was closed meanwhile
             await chan.close()
             return
-        chan.on_close = self._on_close
-        if self.mode is not PublishMode.CONFIRM:
-            chan.on_return = self._on_return
         self._chan = chan
         self.attach(chan.number, link.frame_max)
         chan.sender = self
@@ -292,10 +289,10 @@ class BaseProducer(_engine.Ring, Member):
         self._renew_accepting()
         self.progressed()
 
-    def _on_close(self, chan: Chan, error: Exception) -> None:
+    def chan_closed(self, chan: Chan, error: Exception) -> None:
         """The channel is gone; if it alone, another is opened after a while."""
         link = chan.link
-        if link.lost.done() or self._chan is not chan or isinstance(error, ClosedError):
+        if link.lost is not None or self._chan is not chan or isinstance(error, ClosedError):
             return
         self._chan = None
         self._failures += 1
@@ -320,8 +317,10 @@ class BaseProducer(_engine.Ring, Member):
             return self._failures > self.config.flush_retries
         return not isinstance(error, NotFound)
 
-    def _on_return(self, message: Message) -> None:
-        self._tell("return", message, DropReason.RETURNED)
+    def chan_returned(self, message: Message) -> None:
+        """No queue took a message; with confirms its end says so."""
+        if self.mode is not PublishMode.CONFIRM:
+            self._tell("return", message, DropReason.RETURNED)
 
     def finish(self, cause: Exception) -> None:
         """Nothing more is sent: what is held ends here."""
@@ -397,7 +396,7 @@ class BaseProducer(_engine.Ring, Member):
         if outcomes:
             self.core.dispatch(self._tell_outcomes, outcomes)
 
-    def _tell_outcomes(self, outcomes: list[tuple[str, Message, Any]]) -> None:
+    def _tell_outcomes(self, outcomes: Sequence[tuple[str, Message, Any]]) -> None:
         for name, message, reason in outcomes:
             for event, callback in self._hooks:
                 if CALLBACKS.get(event) == name:

@@ -14,12 +14,12 @@ from lavinmq.client import _engine
 from lavinmq.client._engine import Message
 from lavinmq.client.core import Core
 from lavinmq.client.errors import ReturnedError, RpcTimeout
-from lavinmq.client.link import Chan, Link
+from lavinmq.client.link import Chan, ChannelOwner, Link
 
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
 
 
-class RpcCaller:
+class RpcCaller(ChannelOwner):
     """Asks; one for each client, made with its first question."""
 
     def __init__(self, core: Core) -> None:
@@ -58,8 +58,6 @@ class RpcCaller:
     async def _open(self, link: Link) -> Chan:
         chan = await link.channel(owner=self)
         chan.port.no_ack = True
-        chan.on_return = self._on_return
-        chan.on_close = self._fail
         flags = (False, True, False, False)
         await chan.call("basic.consume", 0, REPLY_TO, "", *flags, {})
         self._ring.attach(chan.number, link.frame_max)
@@ -87,12 +85,14 @@ class RpcCaller:
             if future is not None and not future.done():
                 future.set_result(message)
 
-    def _on_return(self, message: Message) -> None:
+    def chan_returned(self, message: Message) -> None:
+        """No queue took a question."""
         future = self._waiting.get(message.correlation_id or "")
         if future is not None and not future.done():
             future.set_exception(ReturnedError(f"no queue {message.routing_key}"))
 
-    def _fail(self, _: Chan, error: Exception) -> None:
+    def chan_closed(self, chan: Chan, error: Exception) -> None:
+        """Everybody who waits hears why."""
         self._ring.give_up(error)
         self._ring.reset()
         for future in self._waiting.values():

@@ -133,8 +133,8 @@ class Connection:
         return self.socket.fileno()
 
     async def _let_go(self) -> socket.socket:
-        if self._link.lost.done():
-            raise self._link.lost.result()
+        if self._link.lost is not None:
+            raise self._link.lost
         # All that was sent has been answered. The loop closes a socket whose descriptor is gone.
         self._link.end(ConnectionLost("the socket was lent"))
         ours = socket.socket(fileno=self.socket.detach())

@@ -7,7 +7,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import amqp
 from amqp.exceptions import error_for_code
@@ -33,11 +33,9 @@ class _Inner(AsyncChannel):
         super().__init__(client._core)
         self._outer = outer
 
-    async def open(self) -> Self:
-        """As above, with the events that kombu has callbacks for."""
-        await super().open()
-        self.chan.on_cancel = lambda _, tag: self._outer.was_cancelled(tag)
-        return self
+    def chan_cancelled(self, chan: Chan, tag: str) -> None:
+        """The broker ended a consumer."""
+        self._outer.was_cancelled(tag)
 
     def progressed(self) -> None:
         """Something came."""
@@ -53,9 +51,11 @@ class _Inner(AsyncChannel):
             returned, self.returned[:] = list(self.returned), []
             self._outer.post(partial(self._outer.give_back, returned))
 
-    def _on_close(self, chan: Chan, error: Exception) -> None:
-        super()._on_close(chan, error)
-        self._outer.was_closed(error)
+    def chan_closed(self, chan: Chan, error: Exception) -> None:
+        """It is closed."""
+        super().chan_closed(chan, error)
+        if self._chan is chan:
+            self._outer.was_closed(error)
 
     async def publish(
         self, message: Outgoing, exchange: str, key: str, mandatory: bool

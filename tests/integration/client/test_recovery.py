@@ -383,8 +383,8 @@ class _Slow(Member):
     async def join(self, link: Link) -> None:
         self.has_begun.set()
         while not self.may_end.is_set():
-            if link.lost.done():
-                raise link.lost.result()
+            if link.lost is not None:
+                raise link.lost
             await asyncio.sleep(0.01)
 
     def leave(self, cause: Exception) -> None: ...

@@ -37,7 +37,7 @@ async def closing() -> tuple[Link, Slow, asyncio.Task[None]]:
     transport = Slow(link)
     link.connection_made(transport)
     task = asyncio.create_task(link.close())
-    while not link.lost.done():
+    while link.lost is None:
         await asyncio.sleep(0)
     for _ in range(9):
         await asyncio.sleep(0)
