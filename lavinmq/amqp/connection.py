@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -466,7 +467,7 @@ class Connection(Peer[_core.Link]):
                 raise HandshakeError("start-ok is too large")
             self._is_told_when_blocked = handshake.has_capability(method, "connection.blocked")
             self.is_told_of_cancels = handshake.has_capability(method, "consumer_cancel_notify")
-            self.auth_mechanism = method.mechanism
+            self.auth_mechanism = sys.intern(method.mechanism)
             self.client_properties = self.broker.alike.one(method.client_properties.raw)
             assert self._login is not None
             self._login.begin(method)

@@ -5,7 +5,7 @@ with a `Ring` (what a producer was given) it brings confirms, with a `Tracker` (
 not settled) deliveries. A `Passage` takes deliveries from a port to a ring.
 """
 
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, final

@@ -367,11 +367,12 @@ class AsyncClient(Face, Declaring):
         self, url: str | None = None, config: Config | None = None, **overrides: Any
     ) -> None:
         target, made = settle(url, config, overrides)
-        self._together = Together(target, made, self._dispatch, self)
+        self._together = Together(target, made, self)
         Declaring.__init__(self, self._together.first)
         self._rpc: RpcCaller | None = None
 
-    def _dispatch(self, function: Callable[..., Any], *values: Any) -> None:
+    def dispatch(self, function: Callable[..., Any], *values: Any) -> None:
+        """Have a function called where those of the program are."""
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._core.loop.call_soon(function, *values)
 

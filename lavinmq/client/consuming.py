@@ -27,6 +27,7 @@ from lavinmq.client.errors import (
     Error,
 )
 from lavinmq.client.link import ALL, Chan, Link
+from lavinmq.client.topology import NOTHING
 
 BACKLOG_MESSAGES: Final = 20_000
 BACKLOG_BYTES: Final = 64 << 20
@@ -70,7 +71,7 @@ class BaseConsumer(Member):
     ) -> None:
         self.core, self.queue, self.config = core, queue, config
         self.prefetch, self.no_ack, self.exclusive = config.prefetch, no_ack, exclusive
-        self.arguments = dict(arguments or {})
+        self.arguments = dict(arguments) if arguments else NOTHING
         self.tag = tag or f"{config.program_name}-{os.getpid()}-{next(_numbers)}"
         # Twice: what was prefetched before a pause may still be here when as much comes again.
         self.tracker = _engine.Tracker(0 if no_ack else 2 * self.prefetch)

@@ -41,7 +41,14 @@ from lavinmq.client.errors import (
 from lavinmq.client.link import Chan, ChannelOwner, Link, token_of
 from lavinmq.client.opening import open_link
 from lavinmq.client.rounds import Rounds
-from lavinmq.client.topology import BindingSpec, Entity, QueueSpec, Topology
+from lavinmq.client.topology import (
+    NOTHING,
+    BindingSpec,
+    Entity,
+    QueueSpec,
+    Topology,
+    own,
+)
 from lavinmq.client.url import Endpoint, Target
 from lavinmq.client.values import ConnectionState
 
@@ -110,6 +117,13 @@ class Owner(Protocol):
         """There will be no other connection."""
 
 
+class Front(Protocol):
+    """What a program has of a client."""
+
+    def dispatch(self, function: Callable[..., Any], *values: Any) -> None:
+        """Have a function called where those of the program are."""
+
+
 class Steward(Protocol):
     """Who has clients that are no program's: it knows where they connect to, and hears of all."""
 
@@ -133,7 +147,7 @@ class Core:
         "_admin", "_admin_lock", "_blocked_seconds", "_delay_s", "_done_at", "_done_before",
         "_ended", "_ended_most", "_endpoints", "_failures", "_first", "_is_started", "_next",
         "_returning", "_since", "_supervisor", "_tasks", "_up_since", "_waiting", "_watcher",
-        "bytes_in", "bytes_out", "callbacks", "config", "connects", "dispatch", "front",
+        "bytes_in", "bytes_out", "callbacks", "config", "connects", "front",
         "is_beside", "last_error", "link", "loop", "members", "owner", "poll_detected",
         "reconnect_attempts", "reconnects", "rounds", "state", "steward", "target", "topology",
     )  # fmt: skip
@@ -142,16 +156,15 @@ class Core:
         self,
         target: Target,
         config: Config,
-        dispatch: Callable[..., None],
-        front: Any = None,
+        front: Front,
         beside: Core | None = None,
     ) -> None:
-        self.target, self.config, self.dispatch, self.front = target, config, dispatch, front
+        self.target, self.config, self.front = target, config, front
         self.state = ConnectionState.IDLE
         self.link: Link | None = None
         self.is_beside = beside is not None
         self.topology: Topology = Topology() if beside is None else beside.topology
-        self.members: dict[Member, None] = {}
+        self.members: tuple[Member, ...] = ()
         self._ended: tuple[weakref.ref[Any], ...] = ()
         """Members that somebody may still have."""
         self._ended_most = 16
@@ -175,7 +188,7 @@ class Core:
             self._endpoints = tuple(random.sample(self._endpoints, len(self._endpoints)))
         self._next = 0
         self._admin: Chan | None = None
-        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._tasks: dict[asyncio.Task[Any], None] = NOTHING
         self._supervisor: asyncio.Task[None] | None = None
         self._first: asyncio.Future[None] | None = None
         """Until the first connection is there: who starts may wait for it."""
@@ -320,7 +333,7 @@ class Core:
         """A producer or a consumer begins. Raises: why it cannot."""
         if self.state in (ConnectionState.CLOSING, ConnectionState.CLOSED):
             raise ClosedError("the client was closed")
-        self.members[member] = None
+        self.members += (member,)
         link = self.link
         if link is not None and self.is_connected:
             try:
@@ -328,7 +341,7 @@ class Core:
             except ClientConnectionError:
                 pass  # the next connection is its
             except BaseException:
-                self.members.pop(member, None)
+                self._without(member)
                 raise
 
     @property
@@ -345,9 +358,12 @@ class Core:
     def exit(self, member: Member) -> None:
         """A producer or a consumer has ended."""
         if member in self.members:
-            del self.members[member]
+            self._without(member)
             self._done_before += member.done
             self._remember(member)
+
+    def _without(self, member: Member) -> None:
+        self.members = tuple(each for each in self.members if each is not member)
 
     def _remember(self, member: Member) -> None:
         self._ended += (weakref.ref(member),)
@@ -356,6 +372,10 @@ class Core:
             self._ended_most = 2 * len(self._ended) + 16
 
     # ---- callbacks and tasks
+
+    def dispatch(self, function: Callable[..., Any], *values: Any) -> None:
+        """Have a function called where those of the program are."""
+        self.front.dispatch(function, *values)
 
     def tell(self, event: str, *values: Any) -> None:
         """Hand an event to the program's callbacks."""
@@ -411,6 +431,7 @@ class Core:
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run something beside; it ends with the client."""
         task = self.loop.create_task(work)
+        self._tasks = own(self._tasks)
         self._tasks[task] = None
         task.add_done_callback(self._spawned_ended)
         return task
@@ -671,7 +692,7 @@ class Core:
         self.link = None
         self._count(link)
         self.set_state(ConnectionState.RECONNECTING, cause)
-        for member in list(self.members):
+        for member in self.members:
             member.leave(cause)
 
     def _count(self, link: Link) -> None:
@@ -684,7 +705,7 @@ class Core:
         if self._watcher is not None:
             self._watcher.cancel()
         self.set_state(ConnectionState.CLOSED, cause)
-        members, self.members = self.members, {}
+        members, self.members = self.members, ()
         for member in members:
             self._remember(member)
             member.finish(cause)
@@ -733,7 +754,7 @@ class Core:
             if link is not None and link.lost is None:
                 self._look_at(link)
             elif link is None:
-                for member in list(self.members):
+                for member in self.members:
                     member.tick(True)
         except Exception as error:  # noqa: BLE001 - the poll goes on
             self.tell("error", error)
@@ -754,7 +775,7 @@ class Core:
             self.poll_detected += 1
             link.end(ConnectionLost("the poll found the socket dead"))
             return
-        for member in list(self.members):
+        for member in self.members:
             try:
                 member.tick(is_blocked)
             except (ConfirmTimeout, ConnectionLost) as error:
@@ -764,7 +785,7 @@ class Core:
                 link.end(lost)
                 return
         if link.rest():
-            for member in list(self.members):
+            for member in self.members:
                 member.rest()
 
     # ---- access tokens

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack
 from lavinmq.client._engine import Message
 from lavinmq.client.channel import QueueInfo
 from lavinmq.client.core import Core
-from lavinmq.client.topology import BindingSpec, ExchangeSpec, QueueSpec
+from lavinmq.client.topology import NOTHING, BindingSpec, ExchangeSpec, QueueSpec
 
 R_co = TypeVar("R_co", covariant=True)
 Table = Mapping[str, Any] | None
@@ -78,7 +78,12 @@ class Declaring(ExchangesByType[Coroutine[Any, Any, None]]):
             flags = (True, False, False, False, False)
             return QueueInfo(*await self._core.call("queue.declare", 0, name, *flags, {}))
         spec = QueueSpec(
-            name, durable, exclusive, auto_delete, dict(arguments or {}), server_named=not name
+            name,
+            durable,
+            exclusive,
+            auto_delete,
+            dict(arguments) if arguments else NOTHING,
+            server_named=not name,
         )
         return QueueInfo(*await self._core.declare(spec))
 
@@ -98,7 +103,9 @@ class Declaring(ExchangesByType[Coroutine[Any, Any, None]]):
             flags = (True, False, False, False, False)
             await self._core.call("exchange.declare", 0, name, kind, *flags, {})
             return
-        spec = ExchangeSpec(name, kind, durable, auto_delete, internal, dict(arguments or {}))
+        spec = ExchangeSpec(
+            name, kind, durable, auto_delete, internal, dict(arguments) if arguments else NOTHING
+        )
         await self._core.declare(spec)
 
     async def bind(

@@ -11,7 +11,7 @@ from lavinmq.client.config import Config, check_names
 from lavinmq.client.core import Core
 from lavinmq.client.errors import ConfigError
 from lavinmq.client.metrics import Metrics, snapshot
-from lavinmq.client.together import Together
+from lavinmq.client.together import Alone, Together
 from lavinmq.client.url import ALSO, Target, parse_url
 from lavinmq.client.values import BufferPolicy, ConnectionState, PublishMode
 
@@ -65,7 +65,7 @@ class Face:
     """A client: what needs no waiting."""
 
     _core: Core
-    _together: Together
+    _together: Together | Alone
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._core.target}, {self.state.value}>"

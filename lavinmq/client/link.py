@@ -321,8 +321,7 @@ class Link(asyncio.BufferedProtocol):
         """The transport is gone."""
         self.end(ConnectionLost(str(exc) if exc else "the connection was closed"))
         self.transport = None
-        if self._parted is not None and not self._parted.done():
-            self._parted.set_result(None)
+        _let_go(self._parted)
 
     def pause_writing(self) -> None:
         """The peer takes no more for now."""
@@ -333,9 +332,7 @@ class Link(asyncio.BufferedProtocol):
         self.is_paused = False
         self._answers = 0
         waiters, self._writers = self._writers, None
-        for waiter in waiters or ():
-            if not waiter.done():
-                waiter.set_result(None)
+        _let_go(*waiters or ())
         self.pump()
 
     async def writable(self) -> None:
@@ -691,8 +688,7 @@ class Link(asyncio.BufferedProtocol):
             return
         self.is_open = False
         self.lost = cause
-        if self._ended is not None and not self._ended.done():
-            self._ended.set_result(None)
+        _let_go(self._ended, *self._writers or ())
         if self._timer:
             self._timer.cancel()
         for expected in (self._expected or {}).values():
@@ -706,12 +702,16 @@ class Link(asyncio.BufferedProtocol):
                 port.chan.fail(cause)
         if self.owner is not None:
             self.loop.call_soon(self.owner.over, self)
-        for waiter in self._writers or ():
-            if not waiter.done():
-                waiter.set_result(None)
         if self.transport is not None:
             if isinstance(cause, (ClosedError, ProtocolViolation)) or self.transport.is_closing():
                 self.transport.close()
                 self.loop.call_later(ABORT_AFTER_S, self.transport.abort)
             else:
                 self.transport.abort()
+
+
+def _let_go(*waiting: asyncio.Future[None] | None) -> None:
+    """Who waits goes on."""
+    for each in waiting:
+        if each is not None and not each.done():
+            each.set_result(None)

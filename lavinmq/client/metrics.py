@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from lavinmq.client.together import Together
+    from lavinmq.client.together import Alone, Together
 
 STATES: Final = {"connected": 1, "blocked": 1, "closed": -1}
 
@@ -122,7 +122,7 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def snapshot(together: Together) -> Metrics:
+def snapshot(together: Together | Alone) -> Metrics:
     """The figures of a client as they are now."""
     from lavinmq.client.consuming import BaseConsumer
     from lavinmq.client.producing import BaseProducer

@@ -49,7 +49,7 @@ class BaseProducer(_engine.Ring, Member):
     __slots__ = (
         "__weakref__", "_chan", "_closing", "_declares", "_error", "_failures", "_hooks",
         "_probe_until", "_reserve", "_timer", "_waiting_for_room", "_watchers",
-        "config", "core", "exchange", "id", "label", "mode", "policy", "queue", "routing_key",
+        "config", "core", "exchange", "mode", "policy", "queue", "routing_key",
     )  # fmt: skip
 
     def __init__(
@@ -67,8 +67,7 @@ class BaseProducer(_engine.Ring, Member):
         properties: dict[str, Any] | None = None,
     ) -> None:
         self.core, self.queue, self.config = core, queue, config
-        self.mode, self.policy, self.id = mode, policy, uuid.uuid4().hex
-        self.label = f"{exchange}/{routing_key}" if queue is None else queue
+        self.mode, self.policy = mode, policy
         self._declares = declare and queue is not None
         self._hooks: tuple[tuple[str, Hook], ...] = ()
         """Events that somebody wants to hear of, and who."""
@@ -114,12 +113,17 @@ class BaseProducer(_engine.Ring, Member):
 
     def _identified(self, defaults: dict[str, Any]) -> dict[str, Any]:
         """The same, with an id for each message that stays, however often it is sent."""
-        mark = f"{self.id}-{_engine.SEQUENCE_MARK}"
+        mark = f"{uuid.uuid4().hex}-{_engine.SEQUENCE_MARK}"
         given: dict[str, Any] = defaults.get("headers") or {}
         headers = {"x-deduplication-header": mark, **given}
         return {"message_id": mark, **defaults, "headers": headers}
 
     # ---- what the program sees
+
+    @property
+    def label(self) -> str:
+        """What figures call it."""
+        return f"{self.exchange}/{self.routing_key}" if self.queue is None else self.queue
 
     @property
     def buffer_size(self) -> int:

@@ -381,7 +381,7 @@ class Client(Face, ExchangesByType[None]):
         self, url: str | None = None, config: Config | None = None, **overrides: Any
     ) -> None:
         target, made = settle(url, config, overrides)
-        self._together = Together(target, made, self._dispatch, self)
+        self._together = Together(target, made, self)
         self._core = self._together.first
         self._declaring = Declaring(self._core)
         self._lock = threading.Lock()
@@ -457,7 +457,8 @@ class Client(Face, ExchangesByType[None]):
             self.start()
         return self._core
 
-    def _dispatch(self, function: Callable[..., Any], *values: Any) -> None:
+    def dispatch(self, function: Callable[..., Any], *values: Any) -> None:
+        """Have a function called where those of the program are."""
         with self._dispatching:
             if self._dispatcher is None:
                 self._dispatcher = threading.Thread(

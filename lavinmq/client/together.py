@@ -9,11 +9,11 @@ when one of them gives up, it gives up as a whole.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from lavinmq.client.config import Config
-from lavinmq.client.core import Core
+from lavinmq.client.core import Core, Front, Steward
+from lavinmq.client.topology import NOTHING
 from lavinmq.client.url import Target
 from lavinmq.client.values import ConnectionState
 
@@ -31,15 +31,13 @@ class Together:
 
     __slots__ = ("_seconds", "_since", "_turn", "_was_connected", "cores", "first", "state")
 
-    def __init__(
-        self, target: Target, config: Config, dispatch: Callable[..., None], front: Any
-    ) -> None:
-        self.first = Core(target, config, dispatch, front)
+    def __init__(self, target: Target, config: Config, front: Front) -> None:
+        self.first = Core(target, config, front)
         self.cores: tuple[Core, ...] = (self.first,)
         is_apart = config.separate_connections or config.pool_size > 1
         for number in range(1, config.pool_size + 1 if is_apart else 1):
             named = config.updated({"name": f"{config.program_name} publisher {number}"})
-            self.cores += (Core(target, named, dispatch, front, self.first),)
+            self.cores += (Core(target, named, front, self.first),)
         self.state = ConnectionState.IDLE
         self._seconds: tuple[float, ...] = NO_SECONDS
         """How long it was in each state, in the order of WORST_FIRST."""
@@ -128,3 +126,38 @@ class Together:
         """One of them will not be connected again: nor are the others."""
         for core in self.cores:
             core.abandon(cause)
+
+
+class Alone(Core):
+    """The connections of a client that has a steward: one, and its states are the client's."""
+
+    __slots__ = ()
+
+    def __init__(self, target: Target, config: Config, front: Front, steward: Steward) -> None:
+        super().__init__(target, config, front)
+        self.owner, self.steward, self.callbacks = self, steward, NOTHING
+
+    @property
+    def first(self) -> Core:
+        """The connection."""
+        return self
+
+    @property
+    def cores(self) -> tuple[Core, ...]:
+        """All there are."""
+        return (self,)
+
+    def for_producer(self) -> Core:
+        """Where producers are."""
+        return self
+
+    def seconds(self) -> dict[ConnectionState, float]:
+        """Nobody asks how long it was in each state."""
+        return {}
+
+    def changed(self, core: Core, cause: Exception | None) -> None:
+        """It has another state."""
+        self.tell("state_change", self.state, cause)
+
+    def gave_up(self, cause: Exception) -> None:
+        """There are no others to give up."""

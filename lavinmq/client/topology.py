@@ -90,7 +90,8 @@ NOTHING: Final[dict[Any, Any]] = {}
 """In place of a dictionary that nothing was put into; it stays as it is."""
 
 
-def _own(known: dict[Any, Any]) -> dict[Any, Any]:
+def own(known: dict[Any, Any]) -> dict[Any, Any]:
+    """The same, or one of his own for who is about to put something in."""
     return {} if known is NOTHING else known
 
 
@@ -108,13 +109,13 @@ class Topology:
     def add(self, entity: Entity) -> None:
         """Remember a declaration that the broker has taken."""
         if isinstance(entity, ExchangeSpec):
-            self.exchanges = _own(self.exchanges)
+            self.exchanges = own(self.exchanges)
             self.exchanges[entity.name] = entity
         elif isinstance(entity, QueueSpec):
-            self.queues = _own(self.queues)
+            self.queues = own(self.queues)
             self.queues[entity.name] = entity
         else:
-            self.bindings = _own(self.bindings)
+            self.bindings = own(self.bindings)
             self.bindings[entity] = None
 
     def __contains__(self, entity: Entity) -> bool:

@@ -40,6 +40,8 @@ Mirrored = tuple[str, FieldTable]
 class ExchangeLink(Link):
     """One upstream of an exchange."""
 
+    __slots__ = ()
+
     @property
     def exchange(self) -> str:
         """Its name at the upstream."""
@@ -75,6 +77,11 @@ class ExchangeLink(Link):
 
 class ExchangeRun(LinkRun):
     """One run of it."""
+
+    __slots__ = (
+        "_chan", "_changes", "_exchange", "_following", "_internal", "_is_mirrored", "_link",
+        "_mirrored",
+    )  # fmt: skip
 
     def __init__(self, link: ExchangeLink, broker: Any) -> None:
         super().__init__(link, broker, most_hops=link.upstream.max_hops, ends_here=True)

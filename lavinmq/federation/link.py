@@ -51,13 +51,15 @@ class Link(Runner):
         self, broker: Broker, here: Here, kind: str, resource: str, upstream: Upstream, *,
         is_paused: bool, after: asyncio.Task[None] | None,
     ) -> None:  # fmt: skip
-        super().__init__(
-            f"federation link of {kind} {resource!r} to upstream {upstream.name!r} of vhost"
-            f" {here.vhost!r}",
-            upstream.delay_s, FIGURES, is_paused=is_paused, after=after,
-        )  # fmt: skip
+        super().__init__(upstream.delay_s, FIGURES, is_paused=is_paused, after=after)
         self.kind, self.resource, self.upstream, self.here = kind, resource, upstream, here
         self._broker = broker
+
+    def __str__(self) -> str:
+        return (
+            f"federation link of {self.kind} {self.resource!r} to upstream {self.upstream.name!r}"
+            f" of vhost {self.here.vhost!r}"
+        )
 
     def row(self) -> dict[str, Any]:
         """As the API shows it."""
@@ -82,6 +84,11 @@ class Link(Runner):
 
 class LinkRun:
     """What runs of both kinds of links share: two clients, marks, and handing over."""
+
+    __slots__ = (
+        "_ends_here", "_is_lost", "_most_hops", "_passage", "_rotation", "_sums", "_task",
+        "_trouble", "broker", "client", "consumer", "link", "own", "producer", "upstream",
+    )  # fmt: skip
 
     def __init__(self, link: Link, broker: Broker, *, most_hops: int, ends_here: bool) -> None:
         self.link, self.broker, self.upstream = link, broker, link.upstream

@@ -29,6 +29,8 @@ TAG: Final = "federation-link"
 class QueueLink(Link):
     """One upstream of a queue."""
 
+    __slots__ = ()
+
     def made(self) -> Run:
         """A new run."""
         return QueueRun(self, self._broker)
@@ -36,6 +38,8 @@ class QueueLink(Link):
 
 class QueueRun(LinkRun):
     """One run of it."""
+
+    __slots__ = ("_consumed", "_name", "_resource")
 
     def __init__(self, link: QueueLink, broker: Any) -> None:
         super().__init__(link, broker, most_hops=MOST_QUEUE_HOPS, ends_here=False)

@@ -19,7 +19,7 @@ from lavinmq.client.link import Link
 from lavinmq.client.opening import open_link, tls_context
 from lavinmq.client.rounds import Rounds
 from lavinmq.client.sockets import Sockets
-from lavinmq.client.together import Together
+from lavinmq.client.together import Alone
 from lavinmq.client.url import Target
 from lavinmq.client.values import ConnectionState
 from lavinmq.shovel.inside import open_inside
@@ -117,11 +117,10 @@ class PlaceClient(AsyncClient):
         failed: Failed,
     ) -> None:  # fmt: skip
         config = _config(max(delay_s, 0.01), prefetch)
-        self._together = Together(NOWHERE, config, self._dispatch, self)
-        Declaring.__init__(self, self._together.first)
+        self._together = Alone(NOWHERE, config, self, self)
+        Declaring.__init__(self, self._together)
         self._rpc = None
         self._broker, self._rotation, self._name, self._failed = broker, rotation, name, failed
-        self._core.steward = self
         if broker.rounds is None:
             broker.rounds = Rounds(HEALTH_S)
         if broker.sockets is None:
@@ -160,7 +159,7 @@ class PlaceClient(AsyncClient):
         if event in ("error", "recovery_failed"):
             self._failed(values[-1])
         elif event == "state_change":
-            _, state, cause = values
+            state, cause = values
             if cause is not None:
                 self._failed(cause)
             if self.changed is not None:

@@ -42,17 +42,16 @@ class Run(Protocol):
 class Runner:
     """Makes runs, one after the other. A subclass says what a run is.
 
-    Args: what: for the log; delay_s: the first pause; figures: what is counted; after: what has to
-        end before.
+    Args: delay_s: the first pause; figures: what is counted; after: what has to end before.
     """
 
     __slots__ = (
-        "_delay_s", "_ended", "_error", "_figures", "_run_now", "_runs", "_sums", "_task", "_what",
+        "_delay_s", "_ended", "_error", "_figures", "_run_now", "_runs", "_sums", "_task",
         "error_at", "is_paused", "since",
     )  # fmt: skip
 
     def __init__(
-        self, what: str, delay_s: float, figures: tuple[str, ...], *, is_paused: bool,
+        self, delay_s: float, figures: tuple[str, ...], *, is_paused: bool,
         after: asyncio.Task[None] | None,
     ) -> None:  # fmt: skip
         self.is_paused = is_paused
@@ -60,7 +59,7 @@ class Runner:
         """When it failed last, Unix time."""
         self.since: float | None = None
         """When the run began that is under way, Unix time."""
-        self._what, self._delay_s = what, delay_s
+        self._delay_s = delay_s
         self._run_now: Run | None = None
         self._task = after
         self._error = ""
@@ -71,6 +70,10 @@ class Runner:
         """What was counted in runs that are over; None: there was none."""
 
     # ---- what a subclass says
+
+    def __str__(self) -> str:
+        """What it is, for the log."""
+        raise NotImplementedError
 
     def made(self) -> Run:
         """A new run."""
@@ -142,7 +145,9 @@ class Runner:
     def _start(self) -> None:
         before, loop = self._task, asyncio.get_running_loop()
         # Of its own: that of the request which made it would keep what the request has saved.
-        self._task = loop.create_task(self._live(before), context=Context())
+        self._task = loop.create_task(
+            self._live(before), name=type(self).__name__, context=Context()
+        )
 
     def _stop(self) -> asyncio.Task[None] | None:
         if self._task is not None:
@@ -175,7 +180,7 @@ class Runner:
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # noqa: BLE001 - one of them may not end the others
-                _log.exception("bug in %s", self._what)
+                _log.exception("bug in %s", self)
                 self._failed(str(error))
             else:
                 self._ended = True
@@ -192,7 +197,7 @@ class Runner:
 
     def _failed(self, error: str) -> None:
         self._error, self.error_at = error, time.time()
-        _log.warning("%s: %s", self._what, error)
+        _log.warning("%s: %s", self, error)
 
     @property
     def _done(self) -> int:

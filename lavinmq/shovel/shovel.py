@@ -50,16 +50,16 @@ class Shovel(Runner):
         self, broker: Broker, vhost: str, name: str, values: Values, *, is_paused: bool,
         position: Position, after: asyncio.Task[None] | None, owner: Owner,
     ) -> None:  # fmt: skip
-        super().__init__(
-            f"shovel {name!r} of vhost {vhost!r}", values.delay_s, FIGURES, is_paused=is_paused,
-            after=after,
-        )  # fmt: skip
+        super().__init__(values.delay_s, FIGURES, is_paused=is_paused, after=after)
         self.name, self.vhost, self.values = name, vhost, values
         self._broker, self.position = broker, position
         self._owner = owner
         self._is_carried = True
         """Whether messages may go from store to store."""
         self.start()
+
+    def __str__(self) -> str:
+        return f"shovel {self.name!r} of vhost {self.vhost!r}"
 
     def made(self) -> Run:
         """What does the work, by what it moves to."""

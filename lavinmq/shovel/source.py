@@ -164,7 +164,7 @@ class Source:
             )
             if source.exchange is not None:
                 await client.bind(made.name, source.exchange, source.key)
-        return made.name, self._left_of(made.message_count)
+        return source.queue or made.name, self._left_of(made.message_count)
 
     def _left_of(self, count: int) -> int | None:
         """How many messages to take. Args: count: as many are there."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from lavinmq.client.topology import NOTHING
 from lavinmq.nearest import hint
 from lavinmq.shovel import checks, hook
 from lavinmq.shovel.checks import (
@@ -161,7 +162,7 @@ def _source(given: dict[str, Any], vhost: str, ack_mode: str) -> Source:
         read_places("src-uri", given["src-uri"], vhost), given.get("src-failover", "shuffle"),
         given.get("src-queue") or None, given.get("src-exchange") or None,
         given.get("src-exchange-key", ""), given.get("src-prefetch-count", 1000),
-        given.get("src-consumer-args", {}), given.get("src-queue-args", {}),
+        given.get("src-consumer-args", NOTHING), given.get("src-queue-args", NOTHING),
         given.get("src-predeclared", False), left_after,
     )  # fmt: skip
 
@@ -169,7 +170,7 @@ def _source(given: dict[str, Any], vhost: str, ack_mode: str) -> Source:
 def _destination(given: dict[str, Any], vhost: str) -> Destination:
     queue = given.get("dest-queue") or None
     places = read_places("dest-uri", given["dest-uri"], vhost)
-    properties = given.get("dest-publish-properties", {})
+    properties = given.get("dest-publish-properties", NOTHING)
     # There rights were asked for one place and one key, and nobody logs in.
     if any(place.is_local for place in places):
         for key in ("user_id", *sorted({"CC", "BCC"} & (properties.get("headers") or {}).keys())):
@@ -180,7 +181,7 @@ def _destination(given: dict[str, Any], vhost: str) -> Destination:
     return Destination(
         places, given.get("dest-failover", "shuffle"),
         queue, "" if queue else given.get("dest-exchange", ""),
-        queue or given.get("dest-exchange-key"), given.get("dest-queue-args", {}),
+        queue or given.get("dest-exchange-key"), given.get("dest-queue-args", NOTHING),
         given.get("dest-predeclared", False), given.get("dest-add-forward-headers", False),
         given.get("dest-add-timestamp-header", False), properties,
     )  # fmt: skip

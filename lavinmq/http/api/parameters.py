@@ -6,6 +6,7 @@ Source: docs/http-api.md.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -141,5 +142,5 @@ def _put(call: Call, store: ParameterStore, component: str | None) -> Reply:
                 check_label("Component", component)
     except ValueError as error:
         raise bad_request(str(error)) from error
-    store.put(Parameter(component, name, value))
+    store.put(Parameter(component and sys.intern(component), name, value))
     return CREATED if is_new else NO_CONTENT

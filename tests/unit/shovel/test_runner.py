@@ -35,9 +35,11 @@ class FakeRunner(runner.Runner):
     """Has runs that confirm so many, in turn."""
 
     def __init__(self, confirmed: list[int]) -> None:
-        super().__init__("a test", FIRST_S, ("confirmed", "reconnects"), is_paused=False,
-                         after=None)  # fmt: skip
+        super().__init__(FIRST_S, ("confirmed", "reconnects"), is_paused=False, after=None)
         self._confirmed: Iterator[int] = iter(confirmed)
+
+    def __str__(self) -> str:
+        return "a test"
 
     def made(self) -> FakeRun:
         found = next(self._confirmed, None)
