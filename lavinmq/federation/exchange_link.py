@@ -21,6 +21,7 @@ from lavinmq.shovel.passing import hand_over
 from lavinmq.shovel.source import quietly
 
 if TYPE_CHECKING:
+    from lavinmq.client.aio import AsyncConsumer, AsyncProducer
     from lavinmq.client.link import Chan
     from lavinmq.shovel.runner import Run
     from lavinmq.vhost.exchange import Exchange
@@ -79,7 +80,7 @@ class ExchangeRun(LinkRun):
     """One run of it."""
 
     __slots__ = (
-        "_chan", "_changes", "_exchange", "_following", "_internal", "_is_mirrored", "_link",
+        "_changes", "_exchange", "_following", "_internal", "_is_mirrored", "_link",
         "_mirrored",
     )  # fmt: skip
 
@@ -88,8 +89,6 @@ class ExchangeRun(LinkRun):
         self._link = link
         self._changes: list[Change] = []
         """Of bindings here, which the upstream has not heard of."""
-        self._chan: Chan | None = None
-        """By which the upstream hears of them."""
         self._following: asyncio.Task[None] | None = None
         """As long as it is told of some."""
         self._mirrored: dict[Mirrored, int] = {}
@@ -109,6 +108,13 @@ class ExchangeRun(LinkRun):
 
     async def bring(self) -> None:
         """Mirror the bindings, then fetch. Raises: why it cannot."""
+        consumer, producer = await self._begin()
+        while (messages := await consumer._next()) is not None:
+            await hand_over(consumer, producer, messages)
+        raise consumer._error or NotFound(404, "the consumer has ended")
+
+    async def _begin(self) -> tuple[AsyncConsumer, AsyncProducer]:
+        """Have all that is needed, here and at the upstream. Raises: why it cannot be."""
         link = self._link
         vhost = self.broker.vhosts.get(link.here.vhost)
         exchange = vhost.exchanges.get(link.resource) if vhost is not None else None
@@ -125,16 +131,15 @@ class ExchangeRun(LinkRun):
         consumer = await self.open_consumer(link.names[0], link.resource, None, exclusive=True)
         chan = await self._make_internal()
         await self._mirror(chan, there)
+        await chan.close()
         await quietly(self.client._core.release())
-        self._is_mirrored, self._chan = True, chan
+        self._is_mirrored = True
         self._follow()
-        while (messages := await consumer._next()) is not None:
-            await hand_over(consumer, producer, messages)
-        raise consumer._error or NotFound(404, "the consumer has ended")
+        return consumer, producer
 
     def ending(self) -> None:
         """Look at bindings no more."""
-        self._chan = None
+        self._is_mirrored = False
         if self._following is not None:
             self._following.cancel()
         exchange = self._exchange
@@ -170,7 +175,11 @@ class ExchangeRun(LinkRun):
         if is_first_there and await self._is_there(second):
             await client.delete_exchange(second)  # a run was cut off in the midst of this
         await self._declare_internal()
-        connection = await client._core.connected(None)
+        return await self._channel()
+
+    async def _channel(self) -> Chan:
+        """By which the upstream hears of bindings. Raises: why there is none."""
+        connection = await self.client._core.connected(None)
         return await connection.channel()
 
     async def _is_there(self, exchange: str) -> bool:
@@ -210,14 +219,17 @@ class ExchangeRun(LinkRun):
 
     def _follow(self) -> None:
         """Bind and unbind as it was done here, unless somebody is about to."""
-        if self._chan is not None and self._changes and self._following is None:
-            self._following = asyncio.get_running_loop().create_task(self._tell(self._chan))
+        if self._is_mirrored and self._changes and self._following is None:
+            self._following = asyncio.get_running_loop().create_task(self._tell())
 
-    async def _tell(self, chan: Chan) -> None:
+    async def _tell(self) -> None:
         try:
             while self._changes:
-                changes, self._changes = self._changes[:AT_ONCE], self._changes[AT_ONCE:]
-                await self._bind(chan, changes)
+                chan = await self._channel()
+                while self._changes:
+                    changes, self._changes = self._changes[:AT_ONCE], self._changes[AT_ONCE:]
+                    await self._bind(chan, changes)
+                await chan.close()
         except Exception as error:  # noqa: BLE001 - whatever it is, another run begins anew
             self.failed(error)
             self.lose()

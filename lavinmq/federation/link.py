@@ -34,6 +34,7 @@ that have passed too many links, those whose end is not known, attempts that wer
 connections that were made again."""
 MOST_NAME: Final = 255
 """Bytes of the name that an upstream has for itself, as of other names of AMQP."""
+NOTHING: Final[tuple[int, ...]] = (0, 0, 0, 0)
 STATUS: Final = {"Running": "running", "Starting": "starting", "Error": "stopped",
                  "Paused": "paused", "Terminated": "terminated"}  # fmt: skip
 """LavinMQ's words; a link that fails waits, which it calls stopped."""
@@ -104,7 +105,7 @@ class LinkRun:
         self._most_hops, self._ends_here = most_hops, ends_here
         self._trouble = Trouble()
         self._passage: Passage | None = None
-        self._sums = [0, 0, 0, 0]
+        self._sums = NOTHING
         """What was counted with consumers before the one of now."""
         self._task: asyncio.Task[None] | None = None
         """That runs it, as long as it does."""
@@ -140,13 +141,13 @@ class LinkRun:
         text = self._trouble.text(self.is_running, self._counted()[0])
         return text or refusal(self.producer)
 
-    def _counted(self) -> list[int]:
+    def _counted(self) -> tuple[int, ...]:
         """Messages, their bytes, those that went no further, and those that were acknowledged."""
         passage, consumer = self._passage, self.consumer
         if passage is None or consumer is None:
             return self._sums
         now = (passage.count, passage.n_bytes, passage.stopped, consumer.tracker.acked)
-        return [sum(pair) for pair in zip(self._sums, now, strict=True)]
+        return tuple(sum(pair) for pair in zip(self._sums, now, strict=True))
 
     async def run(self) -> None:
         """Bring messages until it is cancelled. Raises: why it cannot go on."""

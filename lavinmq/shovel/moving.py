@@ -12,7 +12,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from lavinmq.client._engine import Passage, Rewriter
-from lavinmq.client.aio import AsyncProducer
+from lavinmq.client.aio import AsyncConsumer, AsyncProducer
 from lavinmq.client.errors import Error
 from lavinmq.shovel.connecting import PlaceClient, Rotation
 from lavinmq.shovel.endings import ended
@@ -92,8 +92,16 @@ class Move:
             await asyncio.gather(self._source.client.start(), self._destination.start())
             await self._open_destination()
             queue = await self._source.find()
-            if queue is not None:
-                await self._move(queue)
+            if queue is None:
+                return
+            consumer, producer = await self._open_source(queue)
+            while (messages := await consumer._next()) is not None:
+                await hand_over(consumer, producer, messages)
+                if consumer.passage is not None and consumer.passage.is_all_taken:
+                    await producer.drained()
+                    if self._source.is_all_settled:
+                        return
+            raise self._source.end
         finally:
             await ended(self._close())
 
@@ -107,7 +115,8 @@ class Move:
             self._destination, to.exchange or "", to.key or "", self._values.ack_mode
         )
 
-    async def _move(self, queue: str) -> None:
+    async def _open_source(self, queue: str) -> tuple[AsyncConsumer, AsyncProducer]:
+        """Let messages come, and go on. Raises: why it cannot be."""
         source, producer, to = self._source, self._producer, self._to
         assert producer is not None
         self._passage = Passage(
@@ -120,13 +129,7 @@ class Move:
         consumer = await source.open(queue, self._passage)
         for client in (source.client, self._destination):
             await quietly(client._core.release())
-        while (messages := await consumer._next()) is not None:
-            await hand_over(consumer, producer, messages)
-            if self._passage.is_all_taken:
-                await producer.drained()
-                if source.is_all_settled:
-                    return
-        raise source.end
+        return consumer, producer
 
     async def _close(self) -> None:
         """End in order: no new messages, what is under way gets its time, then acks, then both."""
