@@ -4,7 +4,7 @@ Run from the root of the repository, on a machine with nothing else to do:
 
     .venv/bin/python perf/shovels.py [--messages 1000000] [--reps 3] [--only NAME,...] [--short]
 
-With `--short` it takes some two minutes: once, a fifth of the messages and of the idle shovels.
+With `--short` it takes some five minutes: once, a fifth of the messages and of what is idle.
 The broker that runs the shovel has a core of its own; the other broker, or the bare HTTP server,
 has another. A queue is filled first. What is measured begins when the shovel is set, and ends when
 all has arrived; CPU seconds are those of the broker that runs the shovel. RabbitMQ, where it is
@@ -42,6 +42,8 @@ START_S: Final = 240.0
 IDLE: Final = 1000
 SHORT: Final = 5
 """What `--short` divides by."""
+SETTLED_S: Final = 36.0
+"""Two looks of the poll: what a client needs no more is given back."""
 SERVE: Final = "--serve"
 RABBITMQ: Final = "rabbitmq"
 OPTIONS: Final = (
@@ -207,25 +209,40 @@ def federated(command: str, count: int) -> Result:
         )  # fmt: skip
 
 
-def idle(command: str, count: int) -> str:
-    """KiB of each of many shovels that have nothing to do, between two queues of two brokers."""
+def begin_shovels(here: Site, there: Site, numbers: range) -> None:
+    """Shovels between a queue of each of two brokers."""
+    value = {"src-uri": "amqp://", "dest-uri": there.uri}
+    for n in numbers:
+        more = {"src-queue": f"from-{n}", "dest-queue": f"to-{n}"}
+        here.set("shovel", f"s{n}", value | more)
+    until(lambda: all(row["state"] == "Running" for row in here.api("GET", "shovels/%2F")))
+
+
+def begin_links(here: Site, there: Site, numbers: range) -> None:
+    """Federated exchanges without a binding."""
+    if numbers.start == 0:
+        here.set("federation-upstream", "u", {"uri": there.uri})
+        policy = {"pattern": "^x", "definition": {"federation-upstream": "u"}}
+        here.api("PUT", "policies/%2F/p", policy)
+    with Client(here.uri) as client:
+        for n in numbers:
+            client.exchange(f"x{n}", "fanout")
+    links = "federation-links/%2F"
+    until(lambda: {link["status"] for link in here.api("GET", links)} == {"running"})
+
+
+def idle(command: str, count: int, begin: Callable[[Site, Site, range], None]) -> str:
+    """KiB of each of many shovels or links that have nothing to do."""
     with site(command, SHOVEL_CORE) as here, site(command, OTHER_CORE) as there:
-        value = {"src-uri": "amqp://", "dest-uri": there.uri}
-
-        def begin(numbers: range) -> None:
-            for n in numbers:
-                more = {"src-queue": f"from-{n}", "dest-queue": f"to-{n}"}
-                here.set("shovel", f"s{n}", value | more)
-            until(lambda: all(row["state"] == "Running" for row in here.api("GET", "shovels/%2F")))
-
-        begin(range(10))
+        begin(here, there, range(10))
+        time.sleep(SETTLED_S)
         before = here.memory()
-        begin(range(10, 10 + count))
-        cpu = here.cpu_s()
+        begin(here, there, range(10, 10 + count))
+        time.sleep(SETTLED_S)
+        kib, cpu = (here.memory() - before) / count / 1024, here.cpu_s()
         time.sleep(10)
-        kib = (here.memory() - before) / count / 1024
         share = (here.cpu_s() - cpu) * 10
-        return f"{kib:.1f} KiB each with queue and connections, {share:.1f} % of a core"
+        return f"{kib:.1f} KiB each with what they are of, {share:.2f} % of a core"
 
 
 PARTS: Final[dict[str, tuple[float, Callable[[str, int], Result]]]] = {
@@ -239,6 +256,8 @@ PARTS: Final[dict[str, tuple[float, Callable[[str, int], Result]]]] = {
     "webhook": (0.1, posted),
 }  # fmt: skip
 """What is measured, with its share of `--messages`."""
+IDLES: Final = {"idle": begin_shovels, "idle-links": begin_links}
+"""Of what there are many that do nothing."""
 
 
 async def serve(port: int) -> None:
@@ -272,11 +291,11 @@ def main() -> int:
     if options.short:
         options.messages, options.reps = options.messages // SHORT, 1
     is_whole = True
-    wanted = [name for name in options.only.split(",") if name] or [*PARTS, "idle"]
+    wanted = [name for name in options.only.split(",") if name] or [*PARTS, *IDLES]
     for name in wanted:
-        if name == "idle":
+        if name in IDLES:
             count = IDLE // SHORT if options.short else IDLE
-            print(f"idle: {idle(options.broker_command, count)}", flush=True)
+            print(f"{name}: {idle(options.broker_command, count, IDLES[name])}", flush=True)
             continue
         share, part = PARTS[name]
         count = max(int(options.messages * share) // BATCH, 1) * BATCH

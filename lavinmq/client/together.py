@@ -155,6 +155,10 @@ class Alone(Core):
         """Nobody asks how long it was in each state."""
         return {}
 
+    def end(self) -> None:
+        """No connection is of this process any more, or none was ever made."""
+        self.state = ConnectionState.CLOSED
+
     def changed(self, core: Core, cause: Exception | None) -> None:
         """It has another state."""
         self.tell("state_change", self.state, cause)
