@@ -15,6 +15,7 @@ from tests.integration.shovel.conftest import Bench, bodies, fill, until
 from tests.support.broker import Broker
 from tests.support.fault_proxy import FaultProxy, Frame
 from tests.support.issuer import serving
+from tests.support.process import MIB, Process
 
 DEADLINE_S = 200.0
 CUTS_S = 150.0
@@ -24,6 +25,7 @@ CUTS = 25
 PREFETCH = 500
 SOON_S = 2.0
 ACK, NACK = struct.pack(">HH", 60, 80), struct.pack(">HH", 60, 120)
+LARGE, LARGE_COUNT = 4 * MIB, 80
 DELIVER = struct.pack(">HH", 60, 60)
 
 
@@ -185,3 +187,28 @@ def test_a_token_that_expires_is_told_and_a_new_one_goes_on(
             bench.put("s", dest_uri=to(3600), **begin)
             until(lambda: bench.ready("from") == 0, "it goes on")
         assert set(numbers_in(there, "to")) == set(range(700))
+
+
+@pytest.mark.nightly
+def test_large_messages_to_who_never_reads_take_bounded_memory(
+    bench: Bench, other: Broker, between: FaultProxy
+) -> None:
+    """A ring has 64 MiB at most, and what waits before it as much."""
+    assert bench.broker.pid is not None
+    process = Process(bench.broker.pid)
+    begin(bench, between, "dest")
+    until(lambda: bench.state("s") == "Running", "it runs")
+    before = process.anonymous_bytes
+    between.stall("up")
+    with Client(bench.broker.uri) as client:
+        producer = client.producer("from")
+        for _ in range(LARGE_COUNT):
+            producer.publish(b"x" * LARGE).result(60)
+
+    seen = -1
+    while seen != (seen := bench.row("s")["message_count"]):
+        time.sleep(1)
+    assert process.peak_resident_bytes - before < LARGE_COUNT * LARGE * 0.7
+    between.flow()
+    until(lambda: bench.ready("from") == 0, "all is moved")
+    assert ready(other, "to") >= LARGE_COUNT
