@@ -371,8 +371,7 @@ class AsyncClient(Face, Declaring):
         Declaring.__init__(self, self._together.first)
         self._rpc: RpcCaller | None = None
 
-    def dispatch(self, function: Callable[..., Any], *values: Any) -> None:
-        """Have a function called where those of the program are."""
+    def _dispatch(self, function: Callable[..., Any], *values: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._core.loop.call_soon(function, *values)
 

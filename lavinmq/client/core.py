@@ -120,7 +120,7 @@ class Owner(Protocol):
 class Front(Protocol):
     """What a program has of a client."""
 
-    def dispatch(self, function: Callable[..., Any], *values: Any) -> None:
+    def _dispatch(self, function: Callable[..., Any], *values: Any) -> None:
         """Have a function called where those of the program are."""
 
 
@@ -333,7 +333,8 @@ class Core:
         """A producer or a consumer begins. Raises: why it cannot."""
         if self.state in (ConnectionState.CLOSING, ConnectionState.CLOSED):
             raise ClosedError("the client was closed")
-        self.members += (member,)
+        if member not in self.members:
+            self.members += (member,)
         link = self.link
         if link is not None and self.is_connected:
             try:
@@ -375,7 +376,7 @@ class Core:
 
     def dispatch(self, function: Callable[..., Any], *values: Any) -> None:
         """Have a function called where those of the program are."""
-        self.front.dispatch(function, *values)
+        self.front._dispatch(function, *values)
 
     def tell(self, event: str, *values: Any) -> None:
         """Hand an event to the program's callbacks."""

@@ -457,8 +457,7 @@ class Client(Face, ExchangesByType[None]):
             self.start()
         return self._core
 
-    def dispatch(self, function: Callable[..., Any], *values: Any) -> None:
-        """Have a function called where those of the program are."""
+    def _dispatch(self, function: Callable[..., Any], *values: Any) -> None:
         with self._dispatching:
             if self._dispatcher is None:
                 self._dispatcher = threading.Thread(
