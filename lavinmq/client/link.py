@@ -346,7 +346,7 @@ class Link(asyncio.BufferedProtocol):
     async def all_sent(self) -> None:
         """Wait until what was published on channels that are open has gone out."""
         self.pump()
-        while self.is_paused and not self.lost.done():
+        while self.is_paused and self.lost is None:
             await self.writable()
             self.pump()
 
