@@ -17,7 +17,7 @@ from lavinmq.client.values import ConnectionState
 from lavinmq.federation.hops import Here, marker
 from lavinmq.shovel import places
 from lavinmq.shovel.connecting import PlaceClient, Rotation
-from lavinmq.shovel.endings import ended
+from lavinmq.shovel.endings import whole
 from lavinmq.shovel.passing import Trouble, open_producer, refusal
 from lavinmq.shovel.runner import Run, Runner
 from lavinmq.shovel.source import quietly, tag_of
@@ -163,7 +163,7 @@ class LinkRun:
             raise ConnectionLost(self.error or "the connection to the upstream was lost") from None
         finally:
             self._task = None
-            await ended(self._close())
+            await whole(self._close())
 
     async def _work(self) -> None:
         await asyncio.gather(self.client.start(), self.own.start())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from lavinmq import _core
 from lavinmq.client.errors import Error
 from lavinmq.shovel.connecting import CLOSE_S, PlaceClient, Rotation
-from lavinmq.shovel.endings import ended
+from lavinmq.shovel.endings import whole
 from lavinmq.shovel.errors import NotCarried
 from lavinmq.shovel.source import Position, Source, ensure_queue, quietly
 
@@ -105,12 +105,15 @@ class Carrying:
             if name is not None:
                 await self._carry(self._found(self._values.source.places[0].vhost, name), left)
         finally:
-            if self._mover is not None:
-                self._mover.close()
-                self._returned = self._returns()
-                await ended(self._note_last())
-            await ended(source.close())
-            await ended(quietly(self._destination.close()))
+            await whole(self._close())
+
+    async def _close(self) -> None:
+        if self._mover is not None:
+            self._mover.close()
+            self._returned = self._returns()
+            await self._note_last()
+        await self._source.close()
+        await quietly(self._destination.close())
 
     def _found(self, vhost: str, name: str) -> Queue:
         """Raises: Error when it has gone in the meantime."""

@@ -41,17 +41,16 @@ class Endings(Generic[K]):
             del self._tasks[key]
 
 
-async def ended(work: Awaitable[Any]) -> None:
-    """Wait until something has ended, however it ends and however often who waits is cancelled.
-
-    Raises: CancelledError behind the end, if who waits was cancelled meanwhile.
-    """
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
+async def whole(work: Coroutine[Any, Any, None]) -> None:
+    """Do something to its end, however often that is cancelled meanwhile: what comes next would
+    meet it. Raises: what it raises, or CancelledError at its end."""
+    task = asyncio.get_running_loop().create_task(work)
+    is_cancelled = False
     while not task.done():
         try:
             await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
+        except asyncio.CancelledError:
+            is_cancelled = True
+    if is_cancelled:
+        raise asyncio.CancelledError
+    task.result()

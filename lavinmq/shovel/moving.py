@@ -15,7 +15,7 @@ from lavinmq.client._engine import Passage, Rewriter
 from lavinmq.client.aio import AsyncConsumer, AsyncProducer
 from lavinmq.client.errors import Error
 from lavinmq.shovel.connecting import PlaceClient, Rotation
-from lavinmq.shovel.endings import ended
+from lavinmq.shovel.endings import whole
 from lavinmq.shovel.passing import Trouble, hand_over, open_producer, refusal
 from lavinmq.shovel.source import Position, Source, ensure_queue, quietly
 
@@ -103,7 +103,7 @@ class Move:
                         return
             raise self._source.end
         finally:
-            await ended(self._close())
+            await whole(self._close())
 
     async def _open_destination(self) -> None:
         to = self._to

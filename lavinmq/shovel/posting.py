@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from lavinmq.shovel.connecting import BUFFER_BYTES, Rotation, pause_s
-from lavinmq.shovel.endings import ended
+from lavinmq.shovel.endings import whole
 from lavinmq.shovel.errors import Stopped
 from lavinmq.shovel.http import Answer, Connection, connect
 from lavinmq.shovel.requests import MAX_JSON, Requests
@@ -143,7 +143,7 @@ class Posting:
                 if self._end is not None:
                     raise self._end
         finally:
-            await ended(self._close())
+            await whole(self._close())
 
     async def _batches(self, consumer: AsyncConsumer) -> AsyncIterator[list[Message]]:
         """Messages as they come together, no more than are wanted. Raises: why they end."""

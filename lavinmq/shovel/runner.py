@@ -15,7 +15,6 @@ from typing import Protocol
 from lavinmq.client.errors import Error
 from lavinmq.process import log
 from lavinmq.shovel.connecting import most_s, pause_s
-from lavinmq.shovel.endings import ended
 from lavinmq.shovel.errors import NotCarried, Stopped
 
 _log = log.get("lmq.shovel")
@@ -46,7 +45,7 @@ class Runner:
     """
 
     __slots__ = (
-        "_delay_s", "_ended", "_error", "_figures", "_run_now", "_runs", "_sums", "_task",
+        "_before", "_delay_s", "_ended", "_error", "_figures", "_run_now", "_runs", "_sums", "_task",
         "error_at", "is_paused", "since",
     )  # fmt: skip
 
@@ -61,7 +60,9 @@ class Runner:
         """When the run began that is under way, Unix time."""
         self._delay_s = delay_s
         self._run_now: Run | None = None
-        self._task = after
+        self._task: asyncio.Task[None] | None = None
+        self._before = () if after is None else (after,)
+        """What has to end before the next run begins: two would be at work at once."""
         self._error = ""
         self._ended = False
         self._runs = 0
@@ -137,27 +138,29 @@ class Runner:
         self._start()
 
     async def close(self) -> None:
-        """End, and wait for that."""
-        task = self._stop()
-        if task is not None:
-            await asyncio.wait([task])
+        """End, and wait for that, and for what had to end before."""
+        self._stop()
+        if tasks := self._ending():
+            await asyncio.wait(tasks)
 
     def _start(self) -> None:
-        before, loop = self._task, asyncio.get_running_loop()
+        self._before, loop = self._ending(), asyncio.get_running_loop()
         # Of its own: that of the request which made it would keep what the request has saved.
-        self._task = loop.create_task(
-            self._live(before), name=type(self).__name__, context=Context()
-        )
+        self._task = loop.create_task(self._live(), name=type(self).__name__, context=Context())
 
-    def _stop(self) -> asyncio.Task[None] | None:
+    def _stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
-        return self._task
 
-    async def _live(self, before: asyncio.Task[None] | None) -> None:
-        if before is not None:
-            # It still says goodbye. A run beside it would count in its place.
-            await ended(before)
+    def _ending(self) -> tuple[asyncio.Task[None], ...]:
+        """Tasks that have not ended. One that is cancelled before it begins waits for nobody."""
+        known = (*self._before, self._task)
+        return tuple(each for each in known if each is not None and not each.done())
+
+    async def _live(self) -> None:
+        if self._before:
+            await asyncio.wait(self._before)  # they still say goodbye
+            self._before = ()
         failures = 0
         while True:
             self._runs += 1
