@@ -122,6 +122,7 @@ class Connection(asyncio.Protocol):
         piece, self._rest = self._rest[:PIECE], self._rest[PIECE:]
         if self._done is None or self._transport is None or self._transport.is_closing():
             self._rest = b""
+            self.close()  # it may speak without having been asked, as above
             return
         self._read(piece)
         if self._rest:

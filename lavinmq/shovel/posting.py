@@ -304,6 +304,7 @@ class Posting:
             raise
         self._connections.add(connection)
         self._ask(connection, job)
+        self._pump()  # no request may have been made
 
     def _ask(self, connection: Connection, job: Job) -> None:
         if sum(map(len, job.messages)) > LARGE:

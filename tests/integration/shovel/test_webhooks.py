@@ -437,3 +437,16 @@ def test_what_is_too_large_for_json_stays_at_the_source(
     post(bench, server, dest_format="json")
     until(lambda: "are not made JSON of" in (bench.row("s")["error"] or ""), "it says why")
     assert bench.ready("from") == 1 and not server.asked
+
+
+def test_one_of_which_no_request_can_be_made_holds_up_no_other(
+    bench: Bench, server: HookServer, client: Client
+) -> None:
+    """It is the first on its connection: nothing else is under way that would end."""
+    producer = client.producer("from")
+    producer.publish(b"bad", headers={"uri_path": "\udcff"}).result(WAIT_S)
+    fill(client, "from", 3)
+    post(bench, server, "", dest_in_flight=1)
+    until(lambda: len(server.asked) == 3, "the others arrive", 10)
+    assert [each.body for each in server.asked] == [b"0", b"1", b"2"]
+    until(lambda: bench.ready("from") == 1, "it stays at the source")

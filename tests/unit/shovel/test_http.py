@@ -122,3 +122,26 @@ def test_a_server_for_names_that_does_not_answer_is_given_up() -> None:
             await connect(hook.parse_place("http://h/"), None, 0.02, True, lambda _: None)
 
     asyncio.run(main())
+
+
+def test_a_server_that_says_more_than_it_was_asked_is_heard_no_more() -> None:
+    """Also where the rest comes in another piece: a kept connection would never be read again."""
+    gone: list[Connection] = []
+
+    async def main() -> None:
+        connection = Connection(hook.parse_place("http://h/"), gone.append)
+        transport = Mock()
+        transport.is_closing.return_value = False
+        connection.connection_made(transport)
+        answers: list[Answer | None] = []
+        connection.ask(b"", 1, lambda answer, _: answers.append(answer))
+        body = b"x" * (8192 - len(b"HTTP/1.1 200 OK\r\nContent-Length: 8151\r\n\r\n"))
+        assert len(body) == 8151
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: 8151\r\n\r\n"
+        connection.data_received(head + body + b"more")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert len(answers) == 1
+        assert not connection.is_open and transport.abort.called
+
+    asyncio.run(main())
