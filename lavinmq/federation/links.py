@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from lavinmq.errors import DefinitionsError
 from lavinmq.policy.parameters import Parameter
 from lavinmq.process import log
 from lavinmq.shovel.endings import Endings
@@ -91,6 +92,8 @@ class Federation:
         if not self._broker.is_serving:
             return
         is_there = self._broker.vhosts.get(vhost.name) is vhost
+        if is_there:
+            _forget_pauses(vhost)
         for place in [each for each in self._resources if each[0] == vhost.name]:
             if is_there:
                 self._follow(vhost, place)
@@ -217,6 +220,17 @@ class Federation:
         for place in list(self._links):
             self._end_all(place, is_deleted=False)
         await self._closing.wait(timeout_s)
+
+
+def _forget_pauses(vhost: VHost) -> None:
+    """Upstreams that are gone: another one of that name begins anew."""
+    rules = vhost.rules
+    for each in rules.paused.all(UPSTREAM):
+        if rules.parameters.get(UPSTREAM, each.name) is None:
+            try:
+                rules.paused.delete(UPSTREAM, each.name)
+            except DefinitionsError as error:
+                _log.error("upstream %r of vhost %r is gone: %s", each.name, vhost.name, error)
 
 
 def _is_linked(resource: Exchange | Queue) -> bool:

@@ -45,8 +45,8 @@ class Runner:
     """
 
     __slots__ = (
-        "_before", "_delay_s", "_ended", "_error", "_figures", "_run_now", "_runs", "_sums", "_task",
-        "error_at", "is_paused", "since",
+        "_before", "_delay_s", "_ended", "_error", "_figures", "_run_now", "_runs", "_sums",
+        "_task", "error_at", "is_paused", "since",
     )  # fmt: skip
 
     def __init__(

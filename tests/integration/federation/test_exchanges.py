@@ -309,6 +309,14 @@ def test_a_link_and_an_upstream_are_paused_over_restarts(up: Site, down: Site) -
     assert down.api("PUT", "/api/federation-links/%2F/none/pause").status == 404
 
 
+def test_the_pause_of_an_upstream_goes_with_it(up: Site, down: Site) -> None:
+    federated(up, down)
+    assert down.api("PUT", "/api/federation-links/%2F/u/pause").status == 204
+    assert down.api("DELETE", "/api/parameters/federation-upstream/%2F/u").status == 204
+    down.upstream("u", up)
+    until(down.runs, "another one of that name runs")
+
+
 def test_a_second_upstream_of_the_same_broker_waits_and_disturbs_nothing(
     up: Site, down: Site
 ) -> None:
