@@ -132,8 +132,9 @@ class LinkRun:
         }  # fmt: skip
 
     def failed(self, error: Exception) -> None:
-        """Why it does not go on."""
-        self._trouble.say(error, self._counted()[0])
+        """Why it does not go on; what it hears while it ends is no reason."""
+        if self._task is not None:
+            self._trouble.say(error, self._counted()[0])
 
     @property
     def error(self) -> str:

@@ -61,7 +61,7 @@ class Runner:
         self._delay_s = delay_s
         self._run_now: Run | None = None
         self._task: asyncio.Task[None] | None = None
-        self._before = () if after is None else (after,)
+        self._before: tuple[asyncio.Task[None], ...] = () if after is None else (after,)
         """What has to end before the next run begins: two would be at work at once."""
         self._error = ""
         self._ended = False

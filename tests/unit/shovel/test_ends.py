@@ -30,9 +30,7 @@ def made(kind: str) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["carrying", "moving", "posting"])
-def test_who_ends_a_run_twice_has_it_end_whole(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_ends_a_run_twice_has_it_end_whole(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes long at an end: the disk, or a peer. The source is closed all the same."""
 
     async def main() -> None:
