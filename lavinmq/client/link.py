@@ -590,7 +590,7 @@ class Link(asyncio.BufferedProtocol):
     def _tell_last(self, told: str | None) -> None:
         """It may have changed since."""
         self._flips = None
-        if not self.lost.done() and told != (self._blocked[1] if self._blocked else None):
+        if self.lost is None and told != (self._blocked[1] if self._blocked else None):
             self._tell_blocked()
 
     # ---- channels
