@@ -101,11 +101,15 @@ class ChannelOwner:
         """It is closed."""
 
     def chan_cancelled(self, chan: Chan, tag: str) -> None:
-        """The broker ended a consumer."""
+        """The broker ended a consumer, and with it what nobody else uses."""
         chan.fail(ConsumerCancelled(f"the broker ended consumer {tag}"))
+        chan.link.discard(chan)
 
     def chan_returned(self, message: _engine.Message) -> None:
         """No queue took a message."""
+
+
+NO_OWNER: Final = ChannelOwner()
 
 
 class Owner(Protocol):
@@ -522,11 +526,7 @@ class Link(asyncio.BufferedProtocol):
             tag, no_wait = _engine.decode_method(payload, methods.FORMS[method])
             if not no_wait:
                 self._reply(chan, "basic.cancel-ok", tag)
-            if chan.owner is not None:
-                chan.owner.chan_cancelled(chan, tag)
-            else:
-                chan.fail(ConsumerCancelled(f"the broker ended consumer {tag}"))
-                self.discard(chan)
+            (chan.owner or NO_OWNER).chan_cancelled(chan, tag)
         elif name == "channel.flow":
             self._reply(chan, "channel.flow-ok", *_engine.decode_method(payload, "b"))
         elif name == "basic.return" and message is not None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from lavinmq.client import _engine, methods
 from lavinmq.client.config import Config
 from lavinmq.client.errors import ClosedError, ConsumerCancelled, ProtocolViolation
-from lavinmq.client.link import ANSWERS_MOST, Chan, Link
+from lavinmq.client.link import ANSWERS_MOST, Chan, ChannelOwner, Link
 from lavinmq.client.url import parse_url
 from tests.support import client_frames as frames
 
@@ -46,6 +46,17 @@ class Wire(asyncio.Transport):
 
     def abort(self) -> None:
         """The other side does."""
+
+
+class Taker(ChannelOwner):
+    """Has a channel, and looks at what comes."""
+
+    def __init__(self, look: Callable[[], object] = list) -> None:
+        self.progressed = look
+        self.returned: list[_engine.Message] = []
+
+    def chan_returned(self, message: _engine.Message) -> None:
+        self.returned.append(message)
 
 
 async def answered(link: Link, work: Coroutine[Any, Any, Any], *answers: bytes) -> Any:
@@ -85,7 +96,8 @@ def cause_of(play: Callable[[], Coroutine[Any, Any, Link]]) -> str:
 
     async def run() -> Exception:
         link = await play()
-        return await asyncio.wait_for(link.lost, 5)
+        assert link.lost is not None
+        return link.lost
 
     cause = asyncio.run(run())
     assert isinstance(cause, ProtocolViolation)
@@ -97,7 +109,7 @@ def test_deliveries_to_who_only_publishes_are_a_lie() -> None:
 
     async def play() -> Link:
         link, _ = await connected()
-        await channel(link, ring=_engine.Ring(), owner=SimpleNamespace(progressed=list))
+        await channel(link, ring=_engine.Ring(), owner=Taker())
         link.feed(frames.delivery(1, 1, b"x"))
         return link
 
@@ -117,18 +129,17 @@ def test_deliveries_to_who_only_declares_are_a_lie() -> None:
 def test_no_more_come_back_than_were_published() -> None:
     ring = _engine.Ring()
     ring.configure(confirms=False)
-    back: list[_engine.Message] = []
+    owner = Taker()
 
     async def play() -> Link:
         link, _ = await connected()
-        chan = await channel(link, ring=ring, owner=SimpleNamespace(progressed=list))
-        chan.on_return = back.append
+        await channel(link, ring=ring, owner=owner)
         ring.publish(b"x", mandatory=True)
         link.feed((frames.method(1, *RETURN) + frames.content(1, b"x")) * 100)
         return link
 
     assert cause_of(play) == "more messages come back than were published"
-    assert len(back) <= 1
+    assert len(owner.returned) <= 1
 
 
 def test_properties_that_are_none_end_the_connection_with_a_word() -> None:
@@ -143,9 +154,9 @@ def test_properties_that_are_none_end_the_connection_with_a_word() -> None:
             for message in chan.port.take():
                 assert message.headers is None, "nobody can read them"
 
-        chan = await channel(link, tracker=tracker, owner=SimpleNamespace(progressed=look))
+        chan = await channel(link, tracker=tracker, owner=Taker(look))
         link.feed(frames.delivery(1, 1, b"x", props=b"\x20\x00\x00\x00\x00\x05\x03abc"))
-        return str(await asyncio.wait_for(link.lost, 5)), wire.sent
+        return str(link.lost), wire.sent
 
     cause, sent = asyncio.run(run())
     assert cause == "properties are cut short"
@@ -158,11 +169,11 @@ def test_who_asks_and_takes_no_answer_is_left() -> None:
         await channel(link)
         for _ in range(10):
             link.feed(ASKED * ANSWERS_MOST)
-        assert not link.lost.done()
+        assert link.lost is None
         link.pause_writing()
         link.feed(ASKED * ANSWERS_MOST)
         link.resume_writing()
-        assert not link.lost.done()
+        assert link.lost is None
         link.pause_writing()
         link.feed(ASKED * (ANSWERS_MOST + 1))
         return link
@@ -182,7 +193,7 @@ def test_two_cancels_of_a_plain_channel_are_no_mistake_of_ours() -> None:
         await channel(link, 2)
         link.feed(frames.method(1, "channel.close-ok"))
         await channel(link, 1)
-        return chan.error, link.lost.done(), wire.sent
+        return chan.error, link.lost is not None, wire.sent
 
     error, is_lost, sent = asyncio.run(run())
     assert isinstance(error, ConsumerCancelled) and not is_lost
@@ -241,7 +252,7 @@ def test_whatever_methods_come_only_a_lie_ends_the_connection(
         link, _ = await connected()
         ring, tracker = _engine.Ring(), _engine.Tracker()
         ring.configure()
-        quiet = SimpleNamespace(progressed=list)
+        quiet = Taker()
         await channel(link, 1, ring=ring, owner=quiet)
         await channel(link, 2, tracker=tracker, owner=quiet)
         tracker.reset(2)
