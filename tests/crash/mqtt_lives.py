@@ -54,3 +54,16 @@ def after_losses_of_power(
         broker = broker_factory(data_dir=root, start=False, mqtt=True).start()
         yield broker, records[cut].time_ns
         broker.kill()
+
+
+def after_kills(
+    records: list[Record], is_long: bool, directory: Path, broker_factory: BrokerFactory
+) -> Iterator[tuple[Broker, int]]:
+    """The broker after each kill, until the next one, and when that was, ns."""
+    for cut in cuts(records, is_long, random.Random()):
+        print(f"killed before call {cut}")
+        root = directory / f"cut-{cut}"
+        Survivors(records[:cut]).write_all(root)
+        broker = broker_factory(data_dir=root, start=False, mqtt=True).start()
+        yield broker, records[cut].time_ns
+        broker.kill()

@@ -10,7 +10,6 @@ answered before that call: messages once, the identifiers of QoS 2, retained mes
 
 from __future__ import annotations
 
-import random
 import time
 from collections import Counter
 from pathlib import Path
@@ -19,12 +18,12 @@ import pytest
 from pamqp import commands
 
 from tests.crash.conftest import EVERY_READING, DiskFactory
-from tests.crash.mqtt_lives import BrokerFactory, after_losses_of_power, cuts, recorded
+from tests.crash.mqtt_lives import BrokerFactory, after_kills, after_losses_of_power, recorded
 from tests.support import mqtt_bytes
 from tests.support.broker import Broker
 from tests.support.mqtt_bytes import V5
 from tests.support.mqtt_peer import Peer
-from tests.support.power_loss import Reading, Survivors
+from tests.support.power_loss import Reading
 from tests.support.wire import Wire
 
 ROUNDS = 25
@@ -233,10 +232,5 @@ def test_what_was_answered_survives_a_kill_at_any_call(
 ) -> None:
     books = Books()
     records = recorded(on_disk, books)
-    for cut in cuts(records, is_long, random.Random()):
-        print(f"killed before call {cut}")
-        root = tmp_path / f"cut-{cut}"
-        Survivors(records[:cut]).write_all(root)
-        broker = broker_factory(data_dir=root, start=False, mqtt=True).start()
-        books.check(broker, records[cut].time_ns)
-        broker.kill()
+    for broker, before_ns in after_kills(records, is_long, tmp_path, broker_factory):
+        books.check(broker, before_ns)

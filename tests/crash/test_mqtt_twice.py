@@ -9,7 +9,6 @@ none is taken for another.
 
 from __future__ import annotations
 
-import random
 import time
 from collections import Counter, deque
 from pathlib import Path
@@ -18,12 +17,12 @@ from typing import NamedTuple
 import pytest
 
 from tests.crash.conftest import EVERY_READING, DiskFactory
-from tests.crash.mqtt_lives import BrokerFactory, after_losses_of_power, cuts, recorded
+from tests.crash.mqtt_lives import BrokerFactory, after_kills, after_losses_of_power, recorded
 from tests.support import mqtt_bytes
 from tests.support.broker import Broker
 from tests.support.mqtt_bytes import V5
 from tests.support.mqtt_peer import Packet, Peer
-from tests.support.power_loss import Reading, Survivors
+from tests.support.power_loss import Reading
 
 FIRST, MORE, BURST = 12, 12, 4
 KEPT = {"clean": False, "properties": mqtt_bytes.block(b"\x11\0\0\x0e\x10")}
@@ -182,10 +181,5 @@ def test_a_client_has_every_message_once_after_a_kill(
 ) -> None:
     books = Books()
     records = recorded(on_disk, books)
-    for cut in cuts(records, is_long, random.Random()):
-        print(f"killed before call {cut}")
-        root = tmp_path / f"cut-{cut}"
-        Survivors(records[:cut]).write_all(root)
-        broker = broker_factory(data_dir=root, start=False, mqtt=True).start()
-        books.check(broker, records[cut].time_ns)
-        broker.kill()
+    for broker, before_ns in after_kills(records, is_long, tmp_path, broker_factory):
+        books.check(broker, before_ns)

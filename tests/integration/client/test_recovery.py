@@ -452,6 +452,13 @@ def _hold_openings(proxy: FaultProxy) -> list[Frame]:
     return held
 
 
+def _pass_on(proxy: FaultProxy, held: list[Frame]) -> None:
+    """Let them come, and all that follows."""
+    proxy.judge = lambda frame: [frame]
+    for frame in held:
+        proxy.say(packed(frame))
+
+
 def test_a_consumer_that_is_closed_while_it_comes_back_stays_away(
     proxy: FaultProxy, broker: Broker, queue: str
 ) -> None:
@@ -463,9 +470,7 @@ def test_a_consumer_that_is_closed_while_it_comes_back_stays_away(
         other.delete_queue(queue)
         wait_for(lambda: bool(held), "it opens a channel", 20)
         consumer.close()
-        proxy.judge = lambda frame: [frame]
-        for frame in held:
-            proxy.say(packed(frame))
+        _pass_on(proxy, held)
         wait_for(lambda: not client._together.first._tasks, "it has given up", 20)
 
         assert other.queue(queue).consumer_count == 0
@@ -496,9 +501,7 @@ def test_a_producer_that_is_closed_leaves_no_channel(http_broker: Broker) -> Non
         client.run(_say(ours, method(number, "channel.close", 541, "INTERNAL_ERROR", 0, 0)))
         wait_for(lambda: bool(held), "it opens a channel", 20)
         kept.close()
-        ours.judge = lambda frame: [frame]
-        for frame in held:
-            ours.say(packed(frame))
+        _pass_on(ours, held)
         wait_for(lambda: not client._together.first._tasks, "it has given up", 20)
         assert client.metrics().reconnects == 0
         wait_for(lambda: len(api.get("/api/channels")) <= 2, "no channel is left", 20)
