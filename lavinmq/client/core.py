@@ -164,7 +164,7 @@ class Core:
         self.link: Link | None = None
         self.is_beside = beside is not None
         self.topology: Topology = Topology() if beside is None else beside.topology
-        self.members: tuple[Member, ...] = ()
+        self.members: dict[Member, None] = NOTHING
         self._ended: tuple[weakref.ref[Any], ...] = ()
         """Members that somebody may still have."""
         self._ended_most = 16
@@ -333,8 +333,8 @@ class Core:
         """A producer or a consumer begins. Raises: why it cannot."""
         if self.state in (ConnectionState.CLOSING, ConnectionState.CLOSED):
             raise ClosedError("the client was closed")
-        if member not in self.members:
-            self.members += (member,)
+        self.members = own(self.members)
+        self.members[member] = None
         link = self.link
         if link is not None and self.is_connected:
             try:
@@ -342,7 +342,7 @@ class Core:
             except ClientConnectionError:
                 pass  # the next connection is its
             except BaseException:
-                self._without(member)
+                self.members.pop(member, None)
                 raise
 
     @property
@@ -359,12 +359,9 @@ class Core:
     def exit(self, member: Member) -> None:
         """A producer or a consumer has ended."""
         if member in self.members:
-            self._without(member)
+            del self.members[member]
             self._done_before += member.done
             self._remember(member)
-
-    def _without(self, member: Member) -> None:
-        self.members = tuple(each for each in self.members if each is not member)
 
     def _remember(self, member: Member) -> None:
         self._ended += (weakref.ref(member),)
@@ -634,7 +631,7 @@ class Core:
         name = str(answer[0])
         if name != entity.name:
             self.topology.rename(entity.name, name)
-            for member in self.members:
+            for member in list(self.members):
                 member.renamed(entity.name, name)
             self.tell("queue_renamed", entity.name, name)
         return name
@@ -693,7 +690,7 @@ class Core:
         self.link = None
         self._count(link)
         self.set_state(ConnectionState.RECONNECTING, cause)
-        for member in self.members:
+        for member in list(self.members):
             member.leave(cause)
 
     def _count(self, link: Link) -> None:
@@ -706,7 +703,7 @@ class Core:
         if self._watcher is not None:
             self._watcher.cancel()
         self.set_state(ConnectionState.CLOSED, cause)
-        members, self.members = self.members, ()
+        members, self.members = self.members, NOTHING
         for member in members:
             self._remember(member)
             member.finish(cause)
@@ -755,7 +752,7 @@ class Core:
             if link is not None and link.lost is None:
                 self._look_at(link)
             elif link is None:
-                for member in self.members:
+                for member in list(self.members):
                     member.tick(True)
         except Exception as error:  # noqa: BLE001 - the poll goes on
             self.tell("error", error)
@@ -776,7 +773,7 @@ class Core:
             self.poll_detected += 1
             link.end(ConnectionLost("the poll found the socket dead"))
             return
-        for member in self.members:
+        for member in list(self.members):
             try:
                 member.tick(is_blocked)
             except (ConfirmTimeout, ConnectionLost) as error:
@@ -786,7 +783,7 @@ class Core:
                 link.end(lost)
                 return
         if link.rest():
-            for member in self.members:
+            for member in list(self.members):
                 member.rest()
 
     # ---- access tokens

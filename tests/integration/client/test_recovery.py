@@ -403,7 +403,7 @@ class _Slow(Member):
 def test_who_begins_while_others_are_restored_takes_part(proxy: FaultProxy, queue: str) -> None:
     slow = _Slow()
     with Client(proxy.url, **QUICK) as client:
-        client._together.first.members += (slow,)
+        client._together.first.members = {slow: None}
         proxy.cut()
         assert slow.has_begun.wait(20)
         producer = client.producer(queue)
@@ -421,7 +421,7 @@ def test_what_was_sent_while_others_joined_is_not_taken_for_confirmed(
     with Client(proxy.url, **QUICK) as client:
         producer = client.producer(queue)
         assert producer.publish(b"0").result(20) == "confirmed"
-        client._together.first.members += (slow,)
+        client._together.first.members[slow] = None
         proxy.cut()
         assert slow.has_begun.wait(20)
         proxy.stall("up")
