@@ -41,6 +41,8 @@ MACHINES = {debian: machine for machine, debian in fetch.ARCHITECTURES.items()}
 """What the kernel and compilers call a processor, by Debian's name."""
 LIMIT_S = 3600.0
 """No step takes longer, on a busy machine either."""
+AGAIN_S = 0.5
+"""A part that is to end is told so again after this time."""
 
 
 class BuildError(Exception):
@@ -163,21 +165,28 @@ def side_by_side(parts: Sequence[Callable[[], object]], jobs: int) -> None:
             running = [process for process in running if process.exitcode is None]
     finally:
         for process in running:
-            process.terminate()
-        for process in running:
-            process.join()
+            while process.exitcode is None:
+                # Again: nothing is woken by a signal that came just before it began to wait.
+                process.terminate()
+                process.join(AGAIN_S)
     if any(codes):
         raise BuildError("a part could not be built, see above")
 
 
 def _build_alone(part: Callable[[], object]) -> None:
     """Build a part, as the only work of a process."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGTERM, _end_part)
     try:
         part()
     except (BuildError, fetch.FetchError) as error:
         print(f"Error: {error}", file=sys.stderr, flush=True)
         sys.exit(1)
+
+
+def _end_part(number: int, _: object) -> None:
+    """End the process, and the step that it runs; what is told once more is no news."""
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def run(

@@ -99,3 +99,25 @@ parts = [waits, fails, Path("third").touch]
     assert done.returncode
     assert "no such thing" in done.stderr
     assert not (tmp_path / "third").exists()
+
+
+def test_a_part_that_did_not_hear_that_it_is_to_end_is_told_again(tmp_path: Path) -> None:
+    done = side_by_side(
+        tmp_path,
+        """
+import signal
+def waits():
+    own = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, own))
+    Path("child").touch()
+    toolchain.run(["sleep", "600"])
+def fails():
+    while not Path("child").exists():
+        time.sleep(0.01)
+    toolchain.run(["false"])
+parts = [waits, fails]
+""",
+    )
+
+    assert done.returncode == 1, done.stderr
+    assert "a part could not be built" in done.stderr
