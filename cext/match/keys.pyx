@@ -287,7 +287,10 @@ cdef bint match_dests_remove(match_dests_t* dests, dest_t* dest) noexcept nogil:
 cdef inline match_link_t** match_slot(const match_table_t* table, u64 hash) noexcept nogil:
     """The chain of what has that hash. The table must have slots."""
     cdef u32 at = <u32>hash & table.mask
-    return &table.slots[at if at < table.n_slots else at & (table.mask >> 1)]
+    if table.n_slots > table.mask:
+        return &table.slots[at]
+    # Without a branch, which nobody could foretell.
+    return &table.slots[at & (table.mask >> <u32>(at >= table.n_slots))]
 
 
 cdef inline void match_link_at(match_link_t* link, match_link_t** slot) noexcept nogil:
@@ -311,10 +314,12 @@ cdef void match_link_rehome(match_table_t* table, u32 at) noexcept nogil:
 
 cdef enum:
     FEWEST_SLOTS = 8
+    SLOTS_AT_ONCE = 4096  # 20 us
 
 
 cdef bint match_table_room(match_table_t* table, u32 n_slots) noexcept nogil:
-    """Have room for so many slots, a power of two. Whether there was memory."""
+    """Have room for so many slots, a power of two, and no fewer than there are. Whether there was
+    memory."""
     cdef void* slots = realloc(table.slots, n_slots * sizeof(match_link_t*))
     if slots == NULL:
         return False
@@ -323,15 +328,21 @@ cdef bint match_table_room(match_table_t* table, u32 n_slots) noexcept nogil:
     return True
 
 
+cdef inline bint match_table_is_odd(const match_table_t* table) noexcept nogil:
+    """Whether a table has a number of slots that is no power of two, although it is small: finding
+    a slot is quicker if it is one."""
+    return table.n_slots <= table.mask and table.mask < SLOTS_AT_ONCE
+
+
 cdef int match_table_grow(match_table_t* table, match_rehome_t rehome) noexcept nogil:
-    """Make room for one more: three slots for two. Only the very first slots can fail: later,
-    chains grow instead."""
+    """Make room for one more: two slots for each, in a small table for twice as many. Only the
+    very first slots can fail: later, chains grow instead."""
     if table.slots == NULL:
         if not match_table_room(table, FEWEST_SLOTS):
             return MATCH_NO_MEMORY
         memset(table.slots, 0, FEWEST_SLOTS * sizeof(match_link_t*))
         table.n_slots = FEWEST_SLOTS
-    while <u64>table.n + (table.n >> 1) >= table.n_slots:
+    while <u64>table.n * 2 >= table.n_slots or match_table_is_odd(table):
         if table.n_slots > table.mask and (
                 table.mask >= 0x3FFFFFFF or not match_table_room(table, 2 * table.n_slots)):
             return 0
@@ -348,11 +359,14 @@ cdef void match_table_shrink(match_table_t* table, match_rehome_t rehome) noexce
         free(table.slots)
         memset(table, 0, sizeof(match_table_t))
         return
-    while table.n_slots > FEWEST_SLOTS and table.n < table.n_slots // 5:
-        if table.n_slots == (table.mask + 1) >> 1 and not match_table_room(table, table.n_slots):
-            return
+    while table.n_slots > FEWEST_SLOTS and (
+            table.n < table.n_slots // 5 or match_table_is_odd(table)):
         table.n_slots -= 1
         rehome(table, table.n_slots)
+        if table.n_slots == (table.mask + 1) >> 1:
+            # Its slots are half the room: without a smaller one it keeps what it has.
+            if not match_table_room(table, table.n_slots):
+                table.mask = table.n_slots - 1
 
 
 cdef int match_table_reserve(match_table_t* table) noexcept nogil:
