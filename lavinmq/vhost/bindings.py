@@ -148,7 +148,8 @@ class Bindings:
         key, arguments = stored.routing_key, stored.arguments
         if exchange.is_mqtt:
             key, arguments = subscribing.loaded(stored)
-        self._add(exchange, to, key, arguments)
+        self._n += exchange.bind(to, key, arguments)
+        self._touch(exchange)
         return True
 
     def subscribe(self, exchange: Exchange, to: Queue, key: str, options: Options) -> bool:
@@ -180,13 +181,15 @@ class Bindings:
     # --- what is permitted ------------------------------------------------------------------
 
     def _bind(self, exchange: Exchange, to: Destination, key: str, arguments: FieldTable) -> bool:
-        if (to, key, arguments) not in exchange.bindings:
+        if self._may_refuse(exchange, to) and (to, key, arguments) not in exchange.bindings:
             self._check_limits(to)
             self._histories.check(exchange, to)
         try:
-            is_new = self._add(exchange, to, key, arguments)
+            is_new = exchange.bind(to, key, arguments)
         except ValueError as error:
             raise failed(str(error)) from error
+        self._n += is_new
+        self._touch(exchange)
         is_stored = exchange.records_bindings and to.is_stored
         if not is_new:
             return is_stored and self._recorded.is_syncing
@@ -209,12 +212,6 @@ class Bindings:
         """Call back once bindings made so far are in force, and on disk if one was recorded."""
         then = partial(self._recorded.when_synced, callback) if recorded else callback
         self._histories.when_filled(then)
-
-    def _add(self, exchange: Exchange, to: Destination, key: str, arguments: FieldTable) -> bool:
-        is_new = exchange.bind(to, key, arguments)
-        self._n += is_new
-        self._touch(exchange)
-        return is_new
 
     def _unbind(self, exchange: Exchange, to: Destination, key: str, arguments: FieldTable) -> bool:
         if (to, key, arguments) not in exchange.bindings:
@@ -264,6 +261,15 @@ class Bindings:
         """Routes kept by publishers to other exchanges may lead through this one."""
         if exchange.incoming or exchange.name in self._alternates:
             self._core.touch()
+
+    def _may_refuse(self, exchange: Exchange, to: Destination) -> bool:
+        """Whether there is something in the way of a binding that is not there yet."""
+        most, most_of_all = self.limits
+        return bool(
+            exchange.keeps
+            or (most and len(to.incoming) >= most)
+            or (most_of_all and self._n >= most_of_all)
+        )
 
     def _check_limits(self, to: Destination) -> None:
         """Raises: ChannelError 406 when there may be no further binding."""

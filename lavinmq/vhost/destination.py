@@ -112,7 +112,7 @@ class Destination(Protocol):
     @property
     def incoming(self) -> Incoming:
         """Its bindings, to be changed by their source only, which sets them after it has added
-        one: those of a queue that has none are nobody's."""
+        the first one: those of a queue that has none are nobody's."""
 
     @incoming.setter
     def incoming(self, bindings: Incoming) -> None: ...

@@ -36,8 +36,8 @@ class Exchange:
     kind: ClassVar[DestinationType] = "exchange"
     __slots__ = (
         "_paths", "_replays", "_type", "arguments", "auto_delete", "bindings", "core",
-        "deserted", "durable", "features", "incoming", "internal", "members", "name", "track",
-        "type", "waiting", "watchers",
+        "deserted", "durable", "features", "incoming", "internal", "is_mqtt", "is_topic", "keeps",
+        "members", "name", "track", "type", "waiting", "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +71,13 @@ class Exchange:
         self._replays: dict[Destination, _core.Replay] = {}
         self.track: Track | None = None
         self._type = exchange_types.of_type(type_)
+        # Asked for each binding.
+        self.is_mqtt = self._type.core == _core.FILTERS
+        """Whether clients of MQTT publish to it: its bindings are their subscriptions."""
+        self.is_topic = self._type.core == _core.TOPIC
+        """Whether topic permissions are in force on it."""
+        self.keeps = self._type.keeps
+        """Whether it keeps messages for who is bound later."""
         self.bindings: dict[tuple[Destination, str, FieldTable], None] | Subscriptions
         self.bindings = Subscriptions() if self.is_mqtt else {}
         any_by_default = arguments.get("x-match") == "any"
@@ -94,16 +101,6 @@ class Exchange:
         return self.core.counters()
 
     @property
-    def is_topic(self) -> bool:
-        """Whether topic permissions are in force on it."""
-        return self._type.core == _core.TOPIC
-
-    @property
-    def keeps(self) -> bool:
-        """Whether it keeps messages for who is bound later."""
-        return self._type.keeps
-
-    @property
     def is_stored(self) -> bool:
         """Whether it outlives the broker."""
         return self.durable
@@ -113,11 +110,6 @@ class Exchange:
         """Whether its bindings to what is stored are stored: the exchange of MQTT is made anew at
         each start, and its subscriptions are not."""
         return self.durable or self.is_mqtt
-
-    @property
-    def is_mqtt(self) -> bool:
-        """Whether clients of MQTT publish to it: its bindings are their subscriptions."""
-        return self._type.core == _core.FILTERS
 
     @property
     def is_used(self) -> bool:
@@ -172,29 +164,37 @@ class Exchange:
 
         Raises: ValueError with a text for clients for a bad `x-match` or a bad weight.
         """
-        binding = (to, key, arguments)
-        if binding in self.bindings:
-            return False
-        if isinstance(self.bindings, Subscriptions):
+        bindings = self.bindings
+        if isinstance(bindings, Subscriptions):
+            if (to, key, arguments) in bindings:
+                return False
             subscribing.bind(self.core, to, key, arguments)
-            is_new = self.bindings.set(self, to, key, arguments)
+            is_new = bindings.set(self, to, key, arguments)
             if is_new and key.startswith(subscribing.SHARE):
                 self.members[key] = self.members.get(key, 0) + 1
             return is_new
-        if self._type.reads_bindings:
-            self.core.bind(raw_key(key), self._compiled(to, arguments.raw), to.core)
-        else:
-            path = self._path(to, key)
-            shared = self._paths.get(path, 0)
-            if shared == 0 and not self.core.n_kept:
-                self.core.bind(raw_key(path[1]), b"", to.core)
-            self._paths[path] = shared + 1
-        self.bindings[binding] = None
+        before = len(bindings)
+        bindings[to, key, arguments] = None
+        if len(bindings) == before:
+            return False
+        try:
+            if self._type.reads_bindings:
+                self.core.bind(raw_key(key), self._compiled(to, arguments.raw), to.core)
+            else:
+                path, paths = self._path(to, key), self._paths
+                shared = paths.get(path)
+                if shared is None and not self.core.n_kept:
+                    self.core.bind(raw_key(path[1]), b"", to.core)
+                paths[path] = 1 if shared is None else shared + 1
+        except BaseException:
+            del bindings[to, key, arguments]
+            raise
         for watch in self.watchers:
             watch(True, key, arguments)
         incoming = to.incoming
         incoming[self, key, arguments] = arguments.raw
-        to.incoming = incoming
+        if len(incoming) == 1:
+            to.incoming = incoming
         return True
 
     def unbind(self, to: Destination, key: str, arguments: FieldTable) -> bool:

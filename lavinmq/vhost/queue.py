@@ -203,7 +203,8 @@ class Queue:
 
     @property
     def incoming(self) -> Incoming:
-        """Its bindings, but the one by its name to the default exchange. Who adds one sets it."""
+        """Its bindings, but the one by its name to the default exchange. Who adds the first one
+        sets it."""
         return {} if self._incoming is None else self._incoming
 
     @incoming.setter
