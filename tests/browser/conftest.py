@@ -50,6 +50,9 @@ def opened(browser: Any, broker: Broker) -> Iterator[Any]:
     )
     page = context.new_page()
     page.set_default_timeout(TIMEOUT_MS)
+    # Seen with what has failed.
+    page.on("requestfailed", lambda request: print(f"{request.url}: {request.failure}"))
+    page.on("console", lambda message: print(message.text))
     yield page
     context.close()
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import VHOSTS, Requests, Stub, listed
-from tests.browser.test_login import classes
+from tests.browser.conftest import VHOSTS, Requests, Stub, listed, until
+from tests.browser.test_login import classes, fill
 
 MENU = {
     "/": "Overview", "/nodes": "Nodes", "/logs": "Logs", "/connections": "Connections",
@@ -211,6 +211,39 @@ def test_who_it_is_and_virtual_hosts_are_asked_for_until_there_is_an_answer(page
     expect(page.locator("#vhost option")).not_to_have_count(0)
     expect(page.locator("#userMenuVhost option")).not_to_have_count(1)
     assert sorted(lost) == ["vhosts", "whoami"]
+
+
+@pytest.mark.parametrize("address", ["/queues", "/login"])
+def test_a_page_without_a_script_of_its_own_is_loaded_anew(page: Any, address: str) -> None:
+    lost: list[str] = []
+
+    def lose_once(route: Any) -> None:
+        if lost:
+            route.continue_()
+        else:
+            lost.append(route.request.url)
+            route.abort()
+
+    page.route("**/lib/dom.js", lose_once)
+    page.goto(address)
+    if address == "/login":
+        until(page, "sessionStorage.getItem('lmq.anew') === null")
+        fill(page, "guest", "guest")
+    expect(page.locator("#username")).to_have_text("guest")
+    assert len(lost) == 1
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_a_page_that_never_gets_its_scripts_says_so(page: Any) -> None:
+    page.route("**/lib/dom.js", lambda route: route.abort())
+    page.goto("/queues")
+    expect(page.get_by_role("alert")).to_have_text(
+        "The broker did not send all of this page. Load it anew."
+    )
+    page.unroute("**/lib/dom.js")
+    page.reload()
+    expect(page.locator("#username")).to_have_text("guest")
+    until(page, "sessionStorage.getItem('lmq.anew') === null")
 
 
 def test_a_small_screen_has_a_menu(page: Any) -> None:
