@@ -443,6 +443,9 @@ class Channel:
         rights.check_usable(vhost.name, queue)
         if queue.is_locked_to(connection):
             raise rights.locked(vhost.name, queue)
+        most = queue.features.max_consumers
+        if most is not None and len(queue.consumers) >= most:
+            raise failed(f"'{name}' has {most} consumers, as many as may be (max-consumers)")
         if queue.is_stream:
             check_consumer(d.exclusive, d.no_ack, connection.link.prefetch(self.id), d.arguments)
             return queue

@@ -167,6 +167,7 @@ KEYS: Final = {
     ),
     "expires": Key("expires_ms", EXPIRY, _QUEUES, Merge.LOWER, True),
     "delivery-limit": Key("delivery_limit", NUMBER, _QUEUES, Merge.LOWER),
+    "max-consumers": Key("max_consumers", NUMBER, _QUEUES | _STREAMS, Merge.LOWER, True),
     "consumer-timeout": Key("consumer_timeout_ms", MILLISECONDS, _QUEUES | _STREAMS, Merge.LOWER),
     "max-age": Key("max_age_ms", AGE, _STREAMS, Merge.LOWER),
     "overflow": Key("overflow", OVERFLOW, _QUEUES, Merge.POLICY_FIRST),

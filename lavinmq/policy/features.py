@@ -53,6 +53,7 @@ class Features(PolicyFeatures):
     message_ttl_ms: int | None = None
     expires_ms: int | None = None
     delivery_limit: int | None = None
+    max_consumers: int | None = None
     dead_letter_exchange: str | None = None
     dead_letter_routing_key: str | None = None
     max_age_ms: int | None = None

@@ -356,6 +356,32 @@ def test_policies_from_several_threads_do_no_harm_to_a_stream(broker: Inside, wi
     )
 
 
+@pytest.mark.parametrize("type_", ["classic", "stream"])
+def test_a_queue_has_as_many_consumers_as_a_policy_lets_it(
+    broker: Inside, wire: Wire, type_: str
+) -> None:
+    """Those that it has stay. The lower one of policy and argument counts."""
+    name = f"few-{type_}"
+    declare(wire, name, x_queue_type=type_, x_max_consumers=2)
+    wire.call(1, commands.Basic.Qos(prefetch_count=1), commands.Basic.QosOk)
+    for tag in ("first", "second"):
+        asked = commands.Basic.Consume(queue=name, consumer_tag=tag)
+        wire.call(1, asked, commands.Basic.ConsumeOk)
+    for most in (2, 1, 0):
+        if most < 2:
+            broker.put_policy(name, f"^{name}$", {"max-consumers": most})
+        wire.open_channel(2)
+        wire.call(2, commands.Basic.Qos(prefetch_count=1), commands.Basic.QosOk)
+        refused = wire.call(2, commands.Basic.Consume(queue=name), commands.Channel.Close)
+        assert refused.reply_code == 406
+        assert f"'{name}' has {most} consumers, as many as may be" in refused.reply_text
+        wire.send(2, commands.Channel.CloseOk())
+    assert len(broker.queue(name).consumers) == 2
+    broker.put_policy(name, f"^{name}$", {"max-consumers": 3})
+    wire.call(1, commands.Basic.Cancel("first"), commands.Basic.CancelOk)
+    wire.call(1, commands.Basic.Consume(queue=name), commands.Basic.ConsumeOk)
+
+
 def test_a_consumer_timeout_by_policy_closes_the_channel_of_a_live_queue() -> None:
     """What was delivered before the policy came counts, and the lower of policy and argument;
     queues that it does not name are patient. edge-cases.md 161"""

@@ -32,6 +32,7 @@ NUMBERS = {
     "message-ttl": "message_ttl_ms",
     "expires": "expires_ms",
     "delivery-limit": "delivery_limit",
+    "max-consumers": "max_consumers",
     "consumer-timeout": "consumer_timeout_ms",
 }
 TEXTS = {
