@@ -127,7 +127,7 @@ class LinkRun:
             "message_count": count, "bytes": n_bytes,
             "confirmed": max(acked - dropped, 0), "dropped": dropped,
             "in_flight": producer.count if producer is not None else 0,
-            "refused": producer.nacks if producer is not None else 0,
+            "refused": producer.nacks + producer.unrouted if producer is not None else 0,
             "reconnects": self.own._core.reconnects,
         }  # fmt: skip
 
@@ -224,9 +224,11 @@ class LinkRun:
             entry, self.link.here, self._most_hops, ends_here=self._ends_here,
             trusts_user=self.upstream.trusts_user,
         )  # fmt: skip
+        # A queue that has gone takes nothing: what was for it stays at the upstream.
+        mandatory = key is not None and self.upstream.ack_mode == "on-confirm"
         passage = Passage(
-            self.producer, exchange=exchange, routing_key=key, rewriter=rewriter,
-            gives_back=not self._ends_here, budget=budget,
+            self.producer, exchange=exchange, routing_key=key, mandatory=mandatory,
+            rewriter=rewriter, gives_back=not self._ends_here, budget=budget,
         )  # fmt: skip
         opening = self.client.consumer(
             queue, self.upstream.prefetch, no_ack=self.upstream.ack_mode == "no-ack",
