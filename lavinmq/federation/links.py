@@ -6,6 +6,7 @@ A policy names an upstream, or a set, for exchanges and queues. Source: docs/fed
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, unquote
 
 from lavinmq.errors import DefinitionsError
 from lavinmq.policy.parameters import Parameter
@@ -181,7 +182,7 @@ class Federation:
 
     def _is_paused(self, vhost: VHost, key: Key) -> bool:
         paused = vhost.rules.paused
-        name = "/".join(key[1:4])
+        name = _pause_of(key[1:3], key[3])
         return paused.get(UPSTREAM, key[3]) is not None or paused.get(LINK, name) is not None
 
     def set_paused(
@@ -193,7 +194,7 @@ class Federation:
         """
         component, name = UPSTREAM, upstream
         if place is not None:
-            component, name = LINK, "/".join((*place, upstream))
+            component, name = LINK, _pause_of(place, upstream)
         of = [
             (key, link)
             for links in self._links.values()
@@ -222,15 +223,22 @@ class Federation:
         await self._closing.wait(timeout_s)
 
 
+def _pause_of(place: tuple[str, str], upstream: str) -> str:
+    """What the pause of a single link is kept by; each of the names may have slashes."""
+    return "/".join(quote(part, safe="") for part in (*place, upstream))
+
+
 def _forget_pauses(vhost: VHost) -> None:
-    """Upstreams that are gone: another one of that name begins anew."""
+    """Upstreams that are gone: another one of that name begins anew, and so do its links."""
     rules = vhost.rules
-    for each in rules.paused.all(UPSTREAM):
-        if rules.parameters.get(UPSTREAM, each.name) is None:
-            try:
-                rules.paused.delete(UPSTREAM, each.name)
-            except DefinitionsError as error:
-                _log.error("upstream %r of vhost %r is gone: %s", each.name, vhost.name, error)
+    for component in (UPSTREAM, LINK):
+        for each in rules.paused.all(component):
+            name = each.name if component == UPSTREAM else unquote(each.name.rpartition("/")[2])
+            if rules.parameters.get(UPSTREAM, name) is None:
+                try:
+                    rules.paused.delete(component, each.name)
+                except DefinitionsError as error:
+                    _log.error("upstream %r of vhost %r is gone: %s", name, vhost.name, error)
 
 
 def _is_linked(resource: Exchange | Queue) -> bool:

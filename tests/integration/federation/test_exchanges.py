@@ -309,12 +309,34 @@ def test_a_link_and_an_upstream_are_paused_over_restarts(up: Site, down: Site) -
     assert down.api("PUT", "/api/federation-links/%2F/none/pause").status == 404
 
 
-def test_the_pause_of_an_upstream_goes_with_it(up: Site, down: Site) -> None:
+@pytest.mark.parametrize("path", ["u", "u/exchange/x"])
+def test_the_pause_of_an_upstream_goes_with_it(up: Site, down: Site, path: str) -> None:
     federated(up, down)
-    assert down.api("PUT", "/api/federation-links/%2F/u/pause").status == 204
+    assert down.api("PUT", f"/api/federation-links/%2F/{path}/pause").status == 204
     assert down.api("DELETE", "/api/parameters/federation-upstream/%2F/u").status == 204
     down.upstream("u", up)
     until(down.runs, "another one of that name runs")
+
+
+def test_the_pause_of_a_link_is_that_of_no_other(up: Site, down: Site) -> None:
+    """Names may have slashes: `a/b` by way of `c`, and `a` by way of `b/c`."""
+    links = {("a/b", "c"), ("a", "b/c")}
+    for site in (up, down):
+        with Client(site.uri) as client:
+            for name, _ in links:
+                client.exchange(name, "topic")
+    for number, (name, upstream) in enumerate(sorted(links)):
+        down.upstream(quote(upstream, safe=""), up)
+        policy = {"pattern": f"^{name}$", "definition": {"federation-upstream": upstream}}
+        assert down.api("PUT", f"/api/policies/%2F/p{number}", policy).status == 201
+
+    def states() -> dict[str, str]:
+        return {each["resource"]: each["status"] for each in down.links()}
+
+    until(lambda: states() == {"a/b": "running", "a": "running"}, "both run")
+    assert down.api("PUT", "/api/federation-links/%2F/c/exchange/a%2Fb/pause").status == 204
+    down.broker.restart()
+    until(lambda: states() == {"a/b": "paused", "a": "running"}, "one is paused")
 
 
 def test_a_second_upstream_of_the_same_broker_waits_and_disturbs_nothing(
