@@ -105,6 +105,7 @@ class Exchange:
         self.name = ""
         """Who the client says it is, once it has."""
         self._nonce = nonce or secrets.token_urlsafe(18)
+        self._keys_for: Callable[[str], Keys | None] = _nothing_of
         self._keys: Keys | None = None
         self._header = b""
         self._whole_nonce = b""
@@ -114,6 +115,7 @@ class Exchange:
         """The answer to the first message of the client. Raises: ScramError.
 
         Args: keys_for: what is known of a user; None: nothing, and the exchange fails at its end.
+            It is asked again then: the password may have become another.
         """
         if len(message) > MAX_MESSAGE:
             raise ScramError("the message is too long")
@@ -124,7 +126,7 @@ class Exchange:
         if len(fields) < 2 or fields[0][:2] != b"n=" or fields[1][:2] != b"r=" or not fields[1][2:]:
             raise ScramError("the first message is malformed")
         self.name = _name(fields[0][2:])
-        self._keys = keys_for(self.name)
+        self._keys_for, self._keys = keys_for, keys_for(self.name)
         shown = self._keys or _decoy(self.name)
         self._header = header
         self._whole_nonce = fields[1][2:] + self._nonce.encode()
@@ -152,6 +154,8 @@ class Exchange:
             raise ScramError("the proof is not base64") from None
         if self._keys is None:
             raise ScramError("there are no keys of SCRAM for this user")
+        if self._keys_for(self.name) != self._keys:
+            raise ScramError("the user has another password since")
         signature = hmac.digest(self._keys.stored, said, "sha256")
         if len(given) != _KEY_BYTES:
             raise ScramError("the proof is malformed")
@@ -159,6 +163,10 @@ class Exchange:
         if not hmac.compare_digest(hashlib.sha256(client).digest(), self._keys.stored):
             raise ScramError("wrong password")
         return b"v=" + _base64(hmac.digest(self._keys.server, said, "sha256")).encode()
+
+
+def _nothing_of(_name: str) -> None:
+    """Nobody is known before the client has said who it is."""
 
 
 def _name(raw: bytes) -> str:

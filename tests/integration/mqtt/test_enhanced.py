@@ -50,14 +50,18 @@ class Client:
         self._bare = f"n={name},r=abcdef".encode()
         self._signature = b""
 
-    def connect(self, **more: object) -> int:
-        """Returns: the reason in CONNACK."""
+    def begin(self, **more: object) -> None:
+        """Send CONNECT."""
         self.peer.send(
             mqtt_bytes.connect(
                 V5, uuid.uuid4().hex, user=None, password=None,
                 properties=auth_block(b"n,," + self._bare), **more,  # type: ignore[arg-type]
             )
         )  # fmt: skip
+
+    def connect(self, **more: object) -> int:
+        """Returns: the reason in CONNACK."""
+        self.begin(**more)
         self.peer.send(auth(CONTINUE, self.proof(self.challenge())))
         packet = self.peer.read()
         assert packet is not None
@@ -113,6 +117,23 @@ def client(mqtt: Broker, name: str) -> Iterator[Callable[..., Client]]:
             return Client(stack.enter_context(Peer(mqtt.mqtt_port, V5)), user, password)
 
         yield make
+
+
+def test_a_password_that_becomes_another_meanwhile_opens_nothing(
+    mqtt: Broker, client: Callable[..., Client], name: str
+) -> None:
+    """Whoever knows the old one cannot begin with it, wait, and be let in for as long as it
+    likes."""
+    old = client()
+    old.begin()
+    first = old.challenge()
+
+    assert Api(mqtt)("PUT", f"/api/users/{name}", {"password": "another"}).status == 204
+    old.peer.send(auth(CONTINUE, old.proof(first)))
+
+    packet = old.peer.read()
+    assert packet is not None
+    assert (packet.kind, packet.body[1]) == (CONNACK, 0x87)
 
 
 def test_the_password_opens_and_the_broker_proves_that_it_knows_it(
