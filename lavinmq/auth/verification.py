@@ -68,9 +68,9 @@ class Verification:
         mark = self._mark(user, password)
         running = self._running.get(mark)
         if running is None:
-            running = self._running[mark] = self._tasks.start(
-                self._compute(mark, user, password, origin)
-            )
+            # Of now: the user may have another hash when the task begins, which the mark is not of.
+            verify = partial(passwords.verify, password, user.password_hash, user.hashing_algorithm)
+            running = self._running[mark] = self._tasks.start(self._compute(mark, verify, origin))
         answer = await asyncio.shield(running)
         if answer is None:
             raise HashingBusy("too many passwords wait to be hashed")
@@ -84,13 +84,12 @@ class Verification:
                 origin, partial(passwords.verify, password, decoy, passwords.ALGORITHMS[kind])
             )
 
-    async def _compute(self, mark: bytes, user: User, password: bytes, origin: str) -> bool | None:
+    async def _compute(
+        self, mark: bytes, verify: Callable[[], bool], origin: str
+    ) -> bool | None:  # fmt: skip
         """Whether it is right; None when too many wait."""
         try:
-            is_right = await self._hashing.run(
-                origin,
-                partial(passwords.verify, password, user.password_hash, user.hashing_algorithm),
-            )
+            is_right = await self._hashing.run(origin, verify)
         except HashingBusy:
             return None
         finally:

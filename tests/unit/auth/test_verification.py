@@ -159,3 +159,21 @@ def test_a_name_that_nobody_has_costs_a_hash(computed: list[bytes]) -> None:
     asyncio.run(scenario())
 
     assert computed == [b"pw"]
+
+
+def test_what_is_remembered_is_about_the_hash_that_was_asked_about() -> None:
+    """The user gets another password before the thread begins: the new one is not right for the
+    old hash, which comes back if the disk refuses the change."""
+
+    async def scenario() -> None:
+        user, other = scrypt_user(), scrypt_user(password=b"new")
+        old = user.password_hash
+        async with verifying() as verification:
+            asked = asyncio.create_task(verification.is_password(user, b"new", ""))
+            await asyncio.sleep(0)
+            user.password_hash = other.password_hash
+            assert not await asked
+            user.password_hash = old
+            assert not verification.is_known(user, b"new")
+
+    asyncio.run(scenario())
