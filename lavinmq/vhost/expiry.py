@@ -38,6 +38,7 @@ class QueueExpiry:
         self._numbers = count()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = math.inf
+        self._is_stopped = False
 
     def used(self, queue: Queue) -> None:
         """The queue was declared or read, or its last consumer left: start anew."""
@@ -67,7 +68,8 @@ class QueueExpiry:
             self._tidy()
 
     def stop(self) -> None:
-        """No queue expires from now on."""
+        """No queue expires from now on, also of those whose consumers are still to leave."""
+        self._is_stopped = True
         self._due_s.clear()
         self._heap.clear()
         if self._timer is not None:
@@ -75,6 +77,8 @@ class QueueExpiry:
             self._timer = None
 
     def _arm(self, queue: Queue) -> None:
+        if self._is_stopped:
+            return
         due_s = self._used_s[queue] + (queue.features.expires_ms or 0) / 1000
         if self._due_s.get(queue) != due_s:
             self._due_s[queue] = due_s

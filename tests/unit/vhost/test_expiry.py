@@ -175,3 +175,19 @@ def test_nothing_expires_once_it_is_stopped(
     countdowns.stop()
     events.until(5.0)
     assert expired == []
+
+
+def test_what_loses_its_consumers_while_all_of_it_goes_does_not_expire(
+    countdowns: QueueExpiry, events: Events, expired: list[Any]
+) -> None:
+    """A virtual host that is deleted ends its connections behind the countdowns."""
+    countdowns.changed(queue(60_000))
+    countdowns.stop()
+
+    countdowns.used(queue(1000))
+    countdowns.left(queue(1000), 0.0)
+    countdowns.changed(queue(1000))
+    events.until(5.0)
+
+    assert expired == []
+    assert events.waiting() == []
