@@ -129,7 +129,12 @@ class Portions:
                 self._works.popleft()
                 behind(self._call_soon, self._turn)
                 raise
-            then()
+            try:
+                then()
+            except Exception:  # the same
+                if self._works:
+                    behind(self._call_soon, self._turn)
+                raise
             if self._works and is_over():
                 behind(self._call_soon, self._turn)
                 return

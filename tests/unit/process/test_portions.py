@@ -119,3 +119,31 @@ def test_many_who_begin_something_short_share_the_portion_of_a_turn() -> None:
         turns.append(len(done) - before)
     assert sum(turns) == 100
     assert max(turns) == 4
+
+
+@pytest.mark.parametrize("is_at_the_end", [False, True])
+def test_a_bug_in_one_work_does_not_keep_the_others_waiting(is_at_the_end: bool) -> None:
+    """In a step, or in what is called behind the last one."""
+    events = asyncio.new_event_loop()
+    bugs: list[str] = []
+    events.set_exception_handler(lambda _, about: bugs.append(str(about["exception"])))
+    ticks, done = iter(range(1_000_000)), list[str]()
+    works = Portions(events.call_soon, SharedPortion(events.call_soon, lambda: float(next(ticks))))
+
+    def bug() -> None:
+        raise LookupError("a bug")
+
+    def steps() -> Iterator[None]:
+        yield
+        if not is_at_the_end:
+            bug()
+
+    works.begin(steps(), bug)
+    works.begin(iter((None, None)), partial(done.append, "other"))
+    for _ in range(20):
+        events.call_soon(events.stop)
+        events.run_forever()
+    events.close()
+
+    assert bugs == ["a bug"]
+    assert done == ["other"]
