@@ -73,6 +73,7 @@ class Wills:
         due_s = self._clock() + will.delay_s
         testament = Testament(client_id, will, may_publish, may_cross, due_s)
         if not will.delay_s:
+            self._hurry(client_id)  # of a connection before this one, whose turn has not come
             self._due_now[client_id] = testament
             if not self._is_publishing:
                 self._is_publishing = True

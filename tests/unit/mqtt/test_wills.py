@@ -216,3 +216,22 @@ def test_a_will_that_fails_keeps_no_later_one_back(
 
     assert told == ["a bug"]
     assert out == ["held", "later"]
+
+
+def test_a_will_that_is_due_is_not_lost_to_that_of_the_next_connection(
+    events: asyncio.AbstractEventLoop, works: Portions
+) -> None:
+    """Another connection of the client has come and gone before its turn: both are published."""
+    out = list[str]()
+
+    def publish(due: wills.Testament) -> Generator[None]:
+        out.append(due.will.topic)
+        yield
+
+    waiting = wills.Wills(events, publish, works)
+    for topic in ("first", "second", "third"):
+        waiting.add("c", Will(topic, b"", 0, False), lambda topic: True)
+    while len(waiting):
+        turn(events)
+
+    assert out == ["first", "second", "third"]
