@@ -228,16 +228,23 @@ class Connection(Peer[_core.MqttLink], Consumer):
 
     def user_changed(self) -> None:
         """What its user may do has changed: subscriptions that it may have no more end."""
-        if not self.is_member or self._queue is None:
+        if not self.is_member:
             return
         was_limited = self.rights.is_limited
         self._tell_user()
         self._look_up_rights()
+        if self._queue is None or self._wanted is not None:
+            return  # it waits for its session, and CONNACK gives it what it may do then
         if not was_limited and self.rights.is_limited:
             self._disconnect(Reason.ADMINISTRATIVE_ACTION, "the rights of the user have changed")
             return
         self.link.mqtt_cross(self.rights.crosses, self.rights.is_asked)
         self._review(self._queue)
+
+    def _has(self, queue: Queue) -> bool:
+        """Whether a session is still this client's: while it is told to close, it may be another's,
+        or gone."""
+        return self._queue is queue and not self._is_over
 
     def _review(self, queue: Queue) -> None:
         """Look at its subscriptions: at once, if they are few."""
@@ -247,7 +254,7 @@ class Connection(Peer[_core.MqttLink], Consumer):
         """Subscriptions are what the rights of today allow."""
         subscriptions = self._sessions.subscriptions
         for text in subscriptions.of(queue):
-            if self._is_over or self._queue is not queue:
+            if not self._has(queue):
                 return
             if not self._may_subscribe(text):
                 self._unsubscribe_one(queue, text)
@@ -688,7 +695,7 @@ class Connection(Peer[_core.MqttLink], Consumer):
         shared: list[tuple[int, Wish]] = []
         is_recorded = False
         for wish in wanted.wishes:
-            if self._is_over:
+            if not self._has(queue):
                 return
             code, was_recorded = self._subscribe_one(queue, wish, wanted.subscription_id)
             if subscribing.is_membership(wish.filter):
@@ -696,6 +703,8 @@ class Connection(Peer[_core.MqttLink], Consumer):
             granted.append(code)
             is_recorded |= was_recorded
             yield
+        if not self._has(queue):
+            return
         left = len(shared) + 1
 
         def one_done(at: int = -1, code: int = 0) -> None:
@@ -743,8 +752,11 @@ class Connection(Peer[_core.MqttLink], Consumer):
         if wish.filter.startswith(own_topics.PREFIX):
             self._sessions.tell_numbers(wish.filter, queue, subscription_id)
             return
-        stores = self._sessions.stores
-        self._host.gifts.begin(stores, wish.filter, queue, wish.qos, subscription_id)
+        sessions, filter_ = self._sessions, wish.filter
+        self._host.gifts.begin(
+            sessions.stores, filter_, queue, wish.qos, subscription_id,
+            partial(sessions.subscriptions.has, queue, filter_),
+        )  # fmt: skip
 
     def _join(self, queue: Queue, text: str, then: Callable[[int], object]) -> None:
         """Become a member of a shared subscription, or one with other options, and call back with
@@ -777,13 +789,16 @@ class Connection(Peer[_core.MqttLink], Consumer):
     def _joined(
         self, queue: Queue, text: str, then: Callable[[int], object], found: Queue | Exception
     ) -> None:
+        if not self._has(queue):
+            return
+        arguments = self._sessions.exchange.options(queue, text)
+        if arguments is None:
+            then(Reason.NOT_AUTHORIZED)  # it was taken from it meanwhile
+            return
         if isinstance(found, Exception):
             self._log.warning("shared subscription %.100s: %s", text, found)
             then(Reason.QUOTA_EXCEEDED if isinstance(found, ChannelError) else Reason.UNSPECIFIED)
             return
-        arguments = self._sessions.exchange.options(queue, text)
-        if self._is_over or self._queue is not queue or arguments is None:
-            return  # it has ended, or left, meanwhile
         self._quit(text)
         options = options_of(arguments)
         core = self.link.mqtt_share(found.core, options.qos, options.subscription_id)
@@ -813,7 +828,7 @@ class Connection(Peer[_core.MqttLink], Consumer):
         reasons: list[int] = []
         is_recorded = False
         for text in wanted.filters:
-            if self._is_over:
+            if not self._has(queue):
                 return
             reason, was_recorded = self._unsubscribe_one(queue, text)
             reasons.append(reason)

@@ -60,8 +60,12 @@ class Service:
 
     def _saying(self) -> Iterator[None]:
         for sessions in list(self._sessions.values()):
-            if sessions.clients and self.broker.vhosts.get(sessions.vhost.name) is sessions.vhost:
-                yield from own_topics.publish(self.broker, sessions)
+            if not sessions.clients or sessions.stores.are_over():
+                continue
+            for _ in own_topics.publish(self.broker, sessions):
+                yield
+                if sessions.stores.are_over():
+                    break
 
     def _stores(self) -> list[Stores]:
         self._forget_deleted()
@@ -69,8 +73,8 @@ class Service:
 
     def stop(self) -> None:
         """All clients have gone, and queues are written next: publish the wills that wait."""
-        for name, sessions in self._sessions.items():
-            if self.broker.vhosts.get(name) is sessions.vhost:
+        for sessions in self._sessions.values():
+            if not sessions.stores.are_over():
                 sessions.wills.release_all()
 
     def close(self) -> None:
@@ -101,8 +105,10 @@ class Service:
         return found if found is not None and found.vhost is vhost else None
 
     def _forget_deleted(self) -> None:
+        """Let go of what clients had in virtual hosts that are deleted: not before the last of them
+        has left, which writes to these files as it goes."""
         for name, sessions in list(self._sessions.items()):
-            if self.broker.vhosts.get(name) is not sessions.vhost:
+            if sessions.vhost.is_abandoned:
                 sessions.wills.stop()
                 sessions.stores.release()
                 del self._sessions[name]

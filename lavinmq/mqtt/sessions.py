@@ -253,6 +253,8 @@ class Sessions:
     def _publish(self, testament: Testament) -> Generator[None]:
         """Publish a will, if its author may, in portions."""
         will = testament.will
+        if self.stores.are_over():
+            return  # with all that it could go to
         self._published[testament.client_id] = testament
         if not testament.may_publish(will.topic):
             self._log.info("will of %r is dropped: not allowed", testament.client_id)
@@ -265,10 +267,14 @@ class Sessions:
         topic, expiry_s = will.topic.encode(), -1 if will.expiry_s is None else will.expiry_s
         if will.retain:
             self.stores.keep(topic, will.payload, will.qos, will.properties, expiry_s)
-        yield from _core.MqttPublish(
+        publishing = _core.MqttPublish(
             self._broker.loop, self.exchange.core, topic, will.payload, will.qos, will.retain,
             will.properties, expiry_s, testament.may_cross(will.topic),
         )  # fmt: skip
+        for _ in publishing:
+            yield
+            if self.stores.are_over():
+                return
         if self._broker.is_stopping:  # which writes and syncs everything
             self._published_safely(testament)
         else:

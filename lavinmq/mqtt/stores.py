@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from lavinmq import _core
 from lavinmq.process import log
@@ -32,6 +32,11 @@ _SLOW_S: Final = 0.01
 """How long a client that does not read keeps the rest of its retained messages waiting."""
 _SESSIONS_AT_ONCE: Final = 1000
 
+_Gift: TypeAlias = "_core.RetainedGift | Callable[[], _core.RetainedGift | None]"
+"""Retained messages on their way to a session, or what makes that of a subscription."""
+_IsWanted: TypeAlias = Callable[[], bool]
+"""Whether the subscription is still there."""
+
 
 class Stores:
     """The files of one virtual host. `retained`, `log`: None when they cannot be read, which the
@@ -39,6 +44,7 @@ class Stores:
 
     def __init__(self, broker: Broker, vhost: VHost) -> None:
         self._broker = broker
+        self._vhost = vhost
         self._log = log.get("lmq.mqtt.stores", vhost=vhost.name)
         directory = os.fspath(vhost.directory)
         self.retained: _core.RetainedStore | None = _core.RetainedStore(broker.loop, directory)
@@ -63,14 +69,19 @@ class Stores:
     @property
     def are_well(self) -> bool:
         """Whether clients may be served."""
-        return self.retained is not None and self.log is not None and not self._is_over
+        return self.retained is not None and self.log is not None and not self.are_over()
+
+    def are_over(self) -> bool:
+        """Whether nothing more is to be done in the files: another virtual host of that name has
+        the same directory."""
+        return self._is_over or self._broker.vhosts.get(self._vhost.name) is not self._vhost
 
     def gift(
         self, raw: bytes, queue: _core.Queue, granted: int, subscription_id: int,
         mark: tuple[int, int],
     ) -> _core.RetainedGift | None:  # fmt: skip
         """What gives a session the messages that a filter matches; None: they are not there."""
-        if self.retained is None or self._is_over:
+        if self.retained is None or self.are_over():
             return None
         return self.retained.give(raw, queue, granted, subscription_id, mark)
 
@@ -85,7 +96,7 @@ class Stores:
         self, topic: bytes, payload: bytes, qos: int, properties: bytes, expiry_s: int
     ) -> None:
         """A retained message of the broker's own making: a will. `expiry_s`: -1, never."""
-        if self.retained is None:
+        if self.retained is None or self.are_over():
             return
         now_ms = time.time_ns() // 1_000_000
         try:
@@ -101,7 +112,7 @@ class Stores:
 
     def look(self) -> None:
         """Tell of writes that fail, try them again, and do what is due."""
-        if self.retained is None or self.log is None or self._is_over:
+        if self.retained is None or self.log is None or self.are_over():
             return
         self._tell("retained messages", self.retained.take_news())
         self._tell("sessions", self.log.take_news())
@@ -127,7 +138,7 @@ class Stores:
 
     def _work(self, what: str, some: Callable[[], bool]) -> Iterator[None]:
         try:
-            while not self._is_over and some():
+            while not self.are_over() and some():
                 yield
         except (OSError, ValueError) as error:
             self._log.error("%s of MQTT are not compacted: %s", what, error)
@@ -135,11 +146,13 @@ class Stores:
             self._working.discard(what)
 
     def release(self) -> None:
-        """The virtual host has gone, and its files with it: nothing is written. Idempotent."""
+        """The virtual host has gone, and its files with it: nothing is written or read any more.
+        Idempotent."""
         self._is_over = True
         for store in (self.retained, self.log):
             if store is not None:
                 store.release()
+        self.retained = self.log = None
 
     def close(self) -> None:
         """The broker stops. Idempotent."""
@@ -158,20 +171,22 @@ class Gifts:
 
     def __init__(self, events: asyncio.AbstractEventLoop) -> None:
         self._events = events
-        self._ready: deque[_core.RetainedGift | Callable[[], _core.RetainedGift | None]] = deque()
+        self._ready: deque[tuple[_Gift, _IsWanted]] = deque()
         self._is_running = False
 
     def begin(
-        self, stores: Stores, filter_: str, queue: Queue, granted: int, subscription_id: int
-    ) -> None:
-        """Give what a filter matches, from the next turn on. What comes meanwhile the session gets
-        as it comes, and not again."""
+        self, stores: Stores, filter_: str, queue: Queue, granted: int, subscription_id: int,
+        is_wanted: _IsWanted,
+    ) -> None:  # fmt: skip
+        """Give what a filter matches, from the next turn on, as long as it is wanted. What comes
+        meanwhile the session gets as it comes, and not again."""
         if stores.retained is not None and len(stores.retained):
             raw, mark = filter_.encode(), stores.retained.mark
-            self._go_on(partial(stores.gift, raw, queue.core, granted, subscription_id, mark))
+            gift = partial(stores.gift, raw, queue.core, granted, subscription_id, mark)
+            self._go_on(gift, is_wanted)
 
-    def _go_on(self, gift: _core.RetainedGift | Callable[[], _core.RetainedGift | None]) -> None:
-        self._ready.append(gift)
+    def _go_on(self, gift: _Gift, is_wanted: _IsWanted) -> None:
+        self._ready.append((gift, is_wanted))
         if not self._is_running:
             self._is_running = True
             self._events.call_soon(self._run)
@@ -180,20 +195,22 @@ class Gifts:
         self._is_running = False
         until = time.perf_counter() + PORTION_S
         while self._ready and time.perf_counter() < until:
-            ready = self._ready.popleft()
+            ready, is_wanted = self._ready.popleft()
+            if not is_wanted():
+                continue
             gift = ready if isinstance(ready, _core.RetainedGift) else ready()
             if gift is not None:
-                self._give(gift)
+                self._give(gift, is_wanted)
         if self._ready:
             self._is_running = True
             behind(self._events.call_soon, self._run)
 
-    def _give(self, gift: _core.RetainedGift) -> None:
+    def _give(self, gift: _core.RetainedGift, is_wanted: _IsWanted) -> None:
         answer = gift.some()
         if answer == _core.RETAINED_MORE:
-            self._ready.append(gift)
+            self._ready.append((gift, is_wanted))
         elif answer == _core.RETAINED_WAIT:
-            self._events.call_later(_SLOW_S, self._go_on, gift)
+            self._events.call_later(_SLOW_S, self._go_on, gift, is_wanted)
 
 
 class Looks:

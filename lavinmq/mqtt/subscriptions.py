@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from lavinmq.arguments.names import failed
 from lavinmq.fieldtable import FieldTable
 from lavinmq.vhost import subscribing
 from lavinmq.vhost.new_queue import NewQueue
@@ -98,6 +99,8 @@ class Subscriptions:
     ) -> None:  # fmt: skip
         try:
             name = subscribing.shared_name(parts.group, parts.filter)
+            if f"{SHARE}{parts.group}/{parts.filter}" not in self._exchange.members:
+                raise failed("its last member has left")  # what nobody empties would only fill
             outcome = (
                 self._vhost.declare_session(name, True, _SESSION) if made is None
                 else made.declare()

@@ -97,6 +97,8 @@ class VHost:
         self._segment_size = segment_size
         self._hash_algorithm = hash_algorithm
         self._is_loading = True
+        self.is_abandoned = False
+        """Whether all that was in it has been let go of."""
         self._log = log.get("lmq.vhost", vhost=name)
         disk = disk or Disk()
         self._changes = disk.changes
@@ -219,6 +221,7 @@ class VHost:
         """Let go of all files and memory without writing, as if the process had died. Idempotent.
 
         What was loaded, or written so far, stays in the files."""
+        self.is_abandoned = True
         self._expiry.stop()
         self._histories.stop()
         self.files.abandon()
