@@ -48,7 +48,8 @@ class Model(RuleBasedStateMachine):
         self.sender = self._new_peer("sender", {})
 
     def _new_peer(self, name: str, options: dict[str, object]) -> Peer:
-        peer = Peer(self.broker.mqtt_port, V5)
+        # After a kill the broker may not know any more that a PUBREL was answered.
+        peer = Peer(self.broker.mqtt_port, V5, completes=True)
         present = peer.connect(f"{self.prefix}-{name}", **options)[0]
         assert present == (name in getattr(self, "sessions", ()))
         return peer
