@@ -43,6 +43,10 @@ class JsonFile:
         self._why_unread = ""
         self._kept: list[Any] = []
 
+    def release(self) -> None:
+        """Write nothing more, see `SavedFile.release`. In a thread."""
+        self._file.release()
+
     def load(self, kind: type[T], check: Callable[[T], object] = bool) -> T | None:
         """The content; None when the file is missing, or damaged.
 

@@ -247,6 +247,13 @@ class SavedFile:
         self._n_covered = 0  # by the write that runs
         self._lock = threading.Lock()  # saves at once may come from several threads
         self._is_writing = False
+        self._is_released = False
+
+    def release(self) -> None:
+        """Write nothing more: its directory loses its name, which another one may get. Waits for a
+        write that runs. In a thread."""
+        with self._lock:
+            self._is_released = True
 
     def save(
         self, content: Callable[[], Iterable[str]], undo: Callable[[], object] = bool,
@@ -320,6 +327,8 @@ class SavedFile:
     def _write(self, content: Sequence[bytes]) -> None:
         """Raises: OSError. In a thread, mostly."""
         with self._lock:
+            if self._is_released:
+                return
             files = [*self._before(), (str(self.path), content)]
             replace_files(files, self._disk.changes)
 

@@ -36,6 +36,10 @@ class VHostLimits:
         """Read the file. Raises: DefinitionsError when it cannot be read or understood."""
         self._values = self._file.load(dict, _check_vhost) or {}
 
+    def release(self) -> None:
+        """Write nothing more. In a thread."""
+        self._file.release()
+
     @property
     def max_connections(self) -> int | None:
         """How many connections it may have."""

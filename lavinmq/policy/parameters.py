@@ -47,6 +47,10 @@ class ParameterStore:
         """Read the file; what is damaged in it is logged and left out, see `files/json_file.py`."""
         self._parameters = _by_key(self._file.load_entries(self.parse))
 
+    def release(self) -> None:
+        """Write nothing more. In a thread."""
+        self._file.release()
+
     @property
     def is_any(self) -> bool:
         """Whether there is any."""

@@ -161,6 +161,10 @@ class PolicyStore:
         for policy in self.all():
             self._warn(policy)
 
+    def release(self) -> None:
+        """Write nothing more. In a thread."""
+        self._file.release()
+
     def all(self) -> list[Policy]:
         """All policies, in the order of their creation."""
         return list(self._policies.values())

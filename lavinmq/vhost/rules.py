@@ -85,11 +85,21 @@ class VHostRules:
         self._waiting: list[Callable[[], None]] = []
         self._start: Patience | None = None
 
+    @property
+    def _stores(self) -> tuple[PolicyStore | ParameterStore | VHostLimits, ...]:
+        parameters = self.parameters, self.paused, self.offsets
+        return self.policies, self.operator_policies, *parameters, self.limits
+
+    def release(self) -> None:
+        """Write no file any more: the virtual host is deleted, and another one of its name gets the
+        same directory. In a thread."""
+        for store in self._stores:
+            store.release()
+
     def load(self) -> None:
         """Read all files. All that is declared before the loop turns next is counted as one start.
         Raises: DefinitionsError when policies or limits cannot be read or understood."""
-        parameters = self.parameters, self.paused, self.offsets
-        for store in (self.policies, self.operator_policies, *parameters, self.limits):
+        for store in self._stores:
             store.load()
         self._start = Patience(PATIENCE_OF_START)
         self._call_soon(self._started)
