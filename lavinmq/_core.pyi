@@ -1468,6 +1468,10 @@ class Link(Wire):
     def use_tls(self, tls: Tls) -> None:
         """Read and write by way of `tls`, whose handshake is over; before `start`."""
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether it waits for `resume`."""
+
     def set_limits(self, frame_max: int, max_message_size: int, heartbeat_s: float) -> None:
         """Set what was negotiated; until then frames are small and messages impossible.
 

@@ -256,6 +256,11 @@ cdef class Link(Wire):
         return None
 
     @property
+    def is_paused(self) -> bool:
+        """Whether it waits for resume()."""
+        return self.t.stops & STOP_PAUSED != 0
+
+    @property
     def is_committing(self) -> bool:
         """Whether a commit is being carried out, which has to come to its end."""
         return self.has_phase(TX_CARRIES_OUT) or self.has_phase(TX_SETTLES)

@@ -317,16 +317,13 @@ class Channel:
         ready, recorded, consumers = self.connection.vhost.delete_queue(
             self.connection, self._queue_name(d.queue), d.if_unused, d.if_empty
         )
-        reply = m.QueueDeleteOk(min(ready, 0xFFFFFFFF))
-
-        def finish() -> None:
-            self._reply(reply, d.no_wait)
-            self.connection.vhost.tell_cancelled(consumers)
-
-        if recorded:
-            self.connection.when_synced(finish)
+        self._reply_when(recorded, m.QueueDeleteOk(min(ready, 0xFFFFFFFF)), d.no_wait)
+        vhost = self.connection.vhost
+        tell = partial(vhost.tell_cancelled, consumers)
+        if recorded:  # its consumers hear of it even if this client goes meanwhile
+            vhost.recorded.when_synced(tell)
         else:
-            finish()
+            tell()
 
     # --- consuming ----------------------------------------------------------------------------
 

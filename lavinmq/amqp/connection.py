@@ -623,12 +623,15 @@ class Connection(Peer[_core.Link]):
         )
         self.link.set_flow(channel, False)
         self.link.close_channel(channel, True)
+        # What another channel waits for lets the link go on itself, and no sooner.
+        is_waiting = self.link.is_paused
         self.link.pause()
-        in_portions(self.broker.events.call_soon, self._failing(found))
+        in_portions(self.broker.events.call_soon, self._failing(found, resumes=not is_waiting))
 
-    def _failing(self, found: Channel) -> Iterator[None]:
+    def _failing(self, found: Channel, *, resumes: bool) -> Iterator[None]:
         yield from found.releasing()
-        self.link.resume()
+        if resumes:
+            self.link.resume()
 
     def _fail_connection(self, error: ProtocolError) -> None:
         if self.link.state == _core.STATE_CLOSING:
