@@ -240,8 +240,11 @@ def _archive(session: Session, place: str, base: Base | None) -> None:
         with open(fd, "wb") as file:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                is_ours = _is_at(fd, partial)
             except BlockingIOError:
-                raise CtlError(f"{partial}: another backup is being made") from None
+                is_ours = False
+            if not is_ours:  # nor is it when who had the lock before has made it an archive
+                raise CtlError(f"{partial}: another backup is being made")
             try:
                 facts = _into(session, file, base)
                 file.flush()
@@ -255,6 +258,14 @@ def _archive(session: Session, place: str, base: Base | None) -> None:
         sync(Path(place).resolve().parent)
     _check_sound(place, facts)
     session.output.record({"backup": place, **shown(facts), "size": os.path.getsize(place)})
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    """Whether an open file still has that name."""
+    try:
+        return os.path.samestat(os.fstat(fd), path.lstat())
+    except FileNotFoundError:
+        return False
 
 
 def _into(session: Session, file: BinaryIO, base: Base | None) -> dict[str, Any]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lavinmq.cli.ctl.backup import finished
+from lavinmq.cli.ctl.backup import backup, finished
 from lavinmq.cli.ctl.backup_book import Base, Entry
 from lavinmq.cli.ctl.backup_tar import unpack
 from lavinmq.cli.ctl.errors import CtlError
@@ -169,3 +172,27 @@ def test_only_whole_folders_count(tmp_path: Path) -> None:
 
     assert [each.name for each in finished(tmp_path)] == [one, two]
     assert finished(tmp_path / "missing") == []
+
+
+def test_an_archive_that_another_finishes_meanwhile_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have begun to write to one name; who waited for the lock has the other's file open."""
+    place, partial = tmp_path / "b.tar", tmp_path / "b.tar.partial"
+
+    def finish(_fd: int, _how: int) -> None:
+        partial.write_bytes(b"whole")
+        partial.rename(place)
+
+    monkeypatch.setattr(fcntl, "flock", finish)
+    options = {"--archive": ""}
+    session: Any = SimpleNamespace(
+        arguments=[str(place)], options=options, has=options.__contains__, integer=options.get,
+        api=None,
+    )  # fmt: skip
+
+    with pytest.raises(CtlError, match="another backup is being made"):
+        backup(session)
+
+    assert place.read_bytes() == b"whole"
+    assert not partial.exists()
