@@ -242,6 +242,7 @@ class Broker:
                 raise
             ready.set_exception(error)  # for the thread that called `run`
         finally:
+            _end_tasks(events)
             events.close()
 
     def __enter__(self) -> Broker:
@@ -270,6 +271,16 @@ class Broker:
     def __repr__(self) -> str:
         state = "running" if self.is_running else "stopped"
         return f"<lavinmq.Broker {self.host}:{self.port} {self.data_dir!r} {state}>"
+
+
+def _end_tasks(events: asyncio.AbstractEventLoop) -> None:
+    """Requests whose connections were closed just now: of what is left pending the program would be
+    told."""
+    left = asyncio.all_tasks(events)
+    for task in left:
+        task.cancel()
+    if left:
+        events.run_until_complete(asyncio.wait(left, timeout=STOP_TIMEOUT_S))
 
 
 def _shown(host: str) -> str:
