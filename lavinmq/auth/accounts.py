@@ -67,9 +67,12 @@ class Accounts:
         Cost: 50 ms in a thread, and nothing on the loop.
         """
         user = self._users.get(name)
-        if user is not None and await self._chain.verification.is_password(user, password, origin):
-            keys = user.scram or await self._chain.scram_keys(password, origin)
-            return PasswordHash(user.password_hash, user.hashing_algorithm, keys)
+        if user is not None:
+            # What is found out is about this one; another may be given meanwhile.
+            present = PasswordHash(user.password_hash, user.hashing_algorithm, user.scram)
+            if await self._chain.verification.is_password(user, password, origin):
+                keys = present.keys or await self._chain.scram_keys(password, origin)
+                return present._replace(keys=keys)
         kind = self.config.password_hashing_algorithm
         keys = await self._chain.scram_keys(password, origin)
         return PasswordHash(*await self._chain.hash_password(password, kind, origin), keys)

@@ -70,6 +70,8 @@ class Plan:
         self._touched: dict[str, None] = {}
         self._steps: list[Callable[[], object]] = []
         self._own: list[Callable[[], object]] = []
+        self._has_untold = False
+        """Whether accounts have changed of which nobody was told."""
         self._topologies: dict[str, Topology] = {}
         self._default_vhost = next(
             iter([*broker.vhosts, *(item.thing.name for item in document.vhosts)]), None
@@ -122,10 +124,14 @@ class Plan:
         """
         # None is freed before all are done, see `emptied`: the garbage collector counts what is
         # made less what is freed, and would look at all of it in one pass of tens of milliseconds.
-        for step in self._steps:
-            check()
-            result = step()
-            yield result if isinstance(result, Coroutine) else None
+        try:
+            for step in self._steps:
+                check()
+                result = step()
+                yield result if isinstance(result, Coroutine) else None
+        finally:
+            if self._has_untold:  # it ends early: links remember what their users might do
+                self._save_accounts()
 
     def emptied(self) -> Iterator[None]:
         """Let go of all that has been found out, in short steps."""
@@ -198,6 +204,7 @@ class Plan:
         self._save_accounts()
 
     def _put_user(self, wanted: UserDef) -> None:
+        self._has_untold = True
         self._broker.users.add(
             wanted.name, wanted.password_hash, wanted.hashing_algorithm, wanted.tags, wanted.keys
         )
@@ -220,6 +227,7 @@ class Plan:
 
     def _restrict(self, vhost: str, wanted: TopicPermissionDef) -> None:
         if self._broker.users.get(wanted.user) is not None and vhost in self._broker.vhosts:
+            self._has_untold = True
             self._broker.users.set_topic_permissions(
                 TopicRow(wanted.user, vhost, wanted.exchange, wanted.write, wanted.read)
             )
@@ -246,11 +254,13 @@ class Plan:
 
     def _grant(self, vhost: str, wanted: PermissionDef) -> None:
         if self._broker.users.get(wanted.user) is not None and vhost in self._broker.vhosts:
+            self._has_untold = True
             self._broker.users.set_permissions(
                 wanted.user, vhost, wanted.configure, wanted.read, wanted.write
             )
 
     def _save_accounts(self) -> None:
+        self._has_untold = False
         self._broker.accounts.changed()
 
     def _limits(self, item: Item) -> None:

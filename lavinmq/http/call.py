@@ -146,6 +146,12 @@ class Call:
         return self.user.has_tag("administrator") or self.user.has_vhost(vhost)
 
     @property
+    def is_vhost_gone(self) -> bool:
+        """Whether the path has a virtual host that is not there any more."""
+        name = self.path.get("vhost")
+        return name is not None and name not in self.broker.vhosts
+
+    @property
     def vhost(self) -> VHost:
         """The virtual host of the path."""
         return self.broker.vhosts[self.path["vhost"]]

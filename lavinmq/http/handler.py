@@ -190,6 +190,18 @@ class ApiHandler(Handler):
         super().on_connection_close()
         self.on_gone()
 
+    def cut_off(self) -> None:
+        """Close the connection of who has not taken what was sent: nobody waits for that."""
+        connection: Any = self.request.connection
+        if connection.stream is not None and connection.stream.writing():
+            connection.stream.close()
+
+    def end(self) -> None:
+        """An answer that lasts is over. Idempotent."""
+        self.cut_off()
+        if not self._finished and not self.is_gone:
+            self.finish()
+
     async def prepare(self) -> None:
         """Before the body comes: who is it, and is there anything at that path?"""
         self._body = bytearray()  # grows where it is: joining megabytes would hold up others
@@ -288,9 +300,23 @@ class ApiHandler(Handler):
         except StreamClosedError:
             pass  # who asked has gone
         except Exception as error:  # noqa: BLE001 - a bug of ours must not end the connection
-            _log.error("bug in %s %s", self.request.method, self.request.path, exc_info=error)
+            answer = self._refused_for_vhost()
+            if answer is None:
+                _log.error("bug in %s %s", self.request.method, self.request.path, exc_info=error)
+                answer = ApiError(500, "internal_server_error", "Internal Server Error")
             if not self._finished:
-                self.finish_error(ApiError(500, "internal_server_error", "Internal Server Error"))
+                self.finish_error(answer)
+
+    def _refused_for_vhost(self) -> ApiError | None:
+        """What the caller would be told now if the virtual host has gone in which something was
+        being done, and has failed for that."""
+        call = self._call
+        if call is not None and call.is_vhost_gone:
+            try:
+                call.check_rights()
+            except ApiError as error:
+                return error
+        return None
 
     get = post = put = delete = head = options = patch = _answer
 

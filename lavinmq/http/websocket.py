@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from contextlib import suppress
 from typing import Any, Final
 
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
@@ -121,6 +122,10 @@ class WebSocketBridge(Handler, WebSocketHandler):
         if self._reader is not None:
             self._reader.cancel()
         if self._socket is not None:
+            # What is being handed on holds the socket: the broker takes none of it, maybe, before
+            # what it has sent is taken, which nobody does any more.
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
             self._socket.close()
             self._socket = None
 

@@ -72,8 +72,7 @@ async def follow(call: Call) -> None:
             await stream.over()
     finally:
         live.close(stream)
-        if not handler._finished and not handler.is_gone:
-            handler.finish()
+        handler.end()
 
 
 def _view(call: Call, text: str) -> View:

@@ -68,7 +68,7 @@ async def follow_log(call: Call) -> None:
     if log.n_followers() >= MAX_READERS:
         raise ApiError(503, "too_many_readers", f"{MAX_READERS} readers follow the log already")
     handler = call.handler
-    reader = Reader(asyncio.get_running_loop(), level, call.is_allowed_still)
+    reader = Reader(asyncio.get_running_loop(), level, call.is_allowed_still, handler.cut_off)
     call.broker.revocation.watch(reader)
     try:
         stored = _newer(log.follow(reader.take), call.headers.get("Last-Event-Id", ""))
@@ -93,8 +93,7 @@ async def follow_log(call: Call) -> None:
     finally:
         log.unfollow(reader.take)
         call.broker.revocation.unwatch(reader)
-        if not handler._finished:
-            handler.finish()
+        handler.end()
 
 
 async def _write(handler: ApiHandler, entries: list[log.Entry]) -> None:
@@ -121,14 +120,17 @@ def _newer(entries: list[log.Entry], last_id: str) -> list[log.Entry]:
 class Reader:
     """The entries that wait for one reader; filled from any thread.
 
-    Args: level: the least severity that it wants; may_go_on: whether it may still have entries.
+    Args: level: the least severity that it wants; may_go_on: whether it may still have entries;
+        cut_off: is called when it has gone, or has to go, for it may take nothing any more.
     """
 
     def __init__(
-        self, events: asyncio.AbstractEventLoop, level: str, may_go_on: Callable[[], bool]
-    ) -> None:
+        self, events: asyncio.AbstractEventLoop, level: str, may_go_on: Callable[[], bool],
+        cut_off: Callable[[], object],
+    ) -> None:  # fmt: skip
         self.is_closed = False
         self.may_go_on = may_go_on
+        self._cut_off = cut_off
         self._events = events
         self._level = log.LEVELS[level]
         self._lock = threading.Lock()
@@ -162,6 +164,7 @@ class Reader:
         """It has gone, or has to go."""
         self.is_closed = True
         self._wake.set()
+        self._cut_off()
 
     async def wait(self, timeout_s: float) -> tuple[list[log.Entry], int]:
         """Wait for entries. Returns: them, and how many were lost before; nothing in a quiet time.

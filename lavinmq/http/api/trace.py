@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tornado.iostream import StreamClosedError
@@ -68,9 +69,13 @@ async def trace_exchange(call: Call) -> None:
         raise bad_request("The default exchange cannot be followed: follow the queue")
     vhost = call.vhost
     exchange: Exchange = found(vhost.exchanges.get(name), "exchange", name, vhost.name)
-    _check_keys(call, exchange)
+    if not _sees_all_keys(call, exchange):
+        raise access_refused(
+            f"User has topic permissions on exchange '{exchange.name}': it cannot be followed"
+        )
     sample = _sample(call)
-    await _follow(call, sample, _passing(call, exchange, sample))
+    may_go_on = partial(_sees_all_keys, call, exchange)
+    await _follow(call, sample, _passing(call, exchange, sample), may_go_on)
 
 
 @ROUTES.post(
@@ -84,12 +89,10 @@ async def trace_queue(call: Call) -> None:
     await _follow(call, sample, _attached(queue.core, sample))
 
 
-def _check_keys(call: Call, exchange: Exchange) -> None:
+def _sees_all_keys(call: Call, exchange: Exchange) -> bool:
     """Who may bind with some keys only must not see what is published with others."""
-    if exchange.is_topic and call.user.key_rights(call.vhost.name, exchange.name) is not None:
-        raise access_refused(
-            f"User has topic permissions on exchange '{exchange.name}': it cannot be followed"
-        )
+    rights = call.user.key_rights(call.path["vhost"], exchange.name)
+    return not exchange.is_topic or rights is None
 
 
 def _sample(call: Call) -> _core.Sample:
@@ -130,13 +133,18 @@ def _attached(core: _core.Queue, sample: _core.Sample) -> Iterator[None]:
         core.follow(None)
 
 
-async def _follow(call: Call, sample: _core.Sample, attached: Any) -> None:
-    """Show messages until the time is over. Raises: ApiError 503 when there are too many traces."""
+async def _follow(
+    call: Call, sample: _core.Sample, attached: Any, may_go_on: Callable[[], bool] = lambda: True
+) -> None:
+    """Show messages until the time is over. Raises: ApiError 503 when there are too many traces.
+
+    Args: may_go_on: whether the caller may still see them, as far as the endpoint does not say it.
+    """
     handler = call.handler
     traces: set[Reader] = handler.application.settings["traces"]
     if len(traces) >= MAX_TRACES:
         raise ApiError(503, "too_many_traces", f"{MAX_TRACES} traces are under way")
-    reader = Reader(call.is_allowed_still)
+    reader = Reader(lambda: call.is_allowed_still() and may_go_on())
     traces.add(reader)
     call.broker.revocation.watch(reader)
     try:
@@ -152,8 +160,8 @@ async def _follow(call: Call, sample: _core.Sample, attached: Any) -> None:
     finally:
         traces.discard(reader)
         call.broker.revocation.unwatch(reader)
-        if not handler._finished and not handler.is_gone and handler._headers_written:
-            handler.finish()
+        if handler._headers_written:
+            handler.end()
 
 
 async def _show(call: Call, handler: ApiHandler, sample: _core.Sample, reader: Reader) -> None:

@@ -15,7 +15,7 @@ def entry(number: int, level: str = "info") -> Entry:
 
 def test_entries_come_in_order_from_another_thread() -> None:
     async def run() -> list[Entry]:
-        reader = Reader(asyncio.get_running_loop(), "trace", bool)
+        reader = Reader(asyncio.get_running_loop(), "trace", bool, bool)
 
         def work() -> None:
             for number in range(100):
@@ -36,7 +36,7 @@ def test_entries_come_in_order_from_another_thread() -> None:
 
 def test_the_oldest_are_lost_and_counted() -> None:
     async def run() -> tuple[list[Entry], int]:
-        reader = Reader(asyncio.get_running_loop(), "trace", bool)
+        reader = Reader(asyncio.get_running_loop(), "trace", bool, bool)
         for number in range(MAX_WAITING + 7):
             reader.take(entry(number))
         return await reader.wait(10)
@@ -48,7 +48,7 @@ def test_the_oldest_are_lost_and_counted() -> None:
 
 def test_what_is_not_severe_enough_does_not_wait() -> None:
     async def run() -> list[Entry]:
-        reader = Reader(asyncio.get_running_loop(), "warn", bool)
+        reader = Reader(asyncio.get_running_loop(), "warn", bool, bool)
         for number, level in enumerate(("debug", "info", "notice", "warn", "error", "fatal")):
             reader.take(entry(number, level))
         return (await reader.wait(10))[0]
@@ -58,7 +58,7 @@ def test_what_is_not_severe_enough_does_not_wait() -> None:
 
 def test_a_quiet_time_and_an_end_both_wake_it() -> None:
     async def run() -> None:
-        reader = Reader(asyncio.get_running_loop(), "trace", bool)
+        reader = Reader(asyncio.get_running_loop(), "trace", bool, bool)
         assert await reader.wait(0.001) == ([], 0)
         reader.close()
         assert await reader.wait(10) == ([], 0)
@@ -69,7 +69,7 @@ def test_a_quiet_time_and_an_end_both_wake_it() -> None:
 
 def test_a_loop_that_has_ended_closes_its_readers() -> None:
     async def run() -> Reader:
-        return Reader(asyncio.get_running_loop(), "trace", bool)
+        return Reader(asyncio.get_running_loop(), "trace", bool, bool)
 
     reader = asyncio.run(run())
 
