@@ -114,6 +114,16 @@ class Survivors:
             for path, file in self._tree(names).items()
         })  # fmt: skip
 
+    def write_chosen(self, root: Path, is_whole: Callable[[str], bool]) -> None:
+        """Make `root` a directory in which some files are whole, by their paths, and others have
+        what was synced; all names are there."""
+        _write_tree(root, {
+            path: None if file is None else bytes(
+                file.content(self._end if is_whole(path) else file.durable_below)
+            )
+            for path, file in self._tree(self._names).items()
+        })  # fmt: skip
+
     def _add(self, number: int, record: Record) -> None:
         kind = record.kind
         if kind is Call.OPEN and record.created:
