@@ -455,6 +455,7 @@ cdef struct store_t:            # the segments of one queue
     u16 n_gaps
     u8 failed_kind              # of that write, a file_kind
     u64 ready                   # of this level, not kept up for other queues
+    u32 noted                   # its place on a list of a log of sessions, or anything
     u8 level                    # of a priority queue
     flag_t is_nested            # its directory is one of the queue's
     flag_t is_durable
@@ -518,6 +519,7 @@ cdef struct mlog_file_t:        # one file of a log
     u32 size                    # bytes that count, 0 = nothing is written yet
     u64 stale                   # bytes of entries that do not count any more
     int fd                      # to read it, -1 = closed
+    flag_t is_damaged           # a start has found bytes that are no entry
 
 cdef struct mlog_t:             # entries in files, one behind the other, that later ones replace
     loop_t* loop
@@ -542,6 +544,8 @@ cdef struct mlog_t:             # entries in files, one behind the other, that l
     void (*settle)(mlog_t* log, bint is_written) noexcept nogil
     # Makes entries of what its owner has gathered, before they are written. 0, or -1; NULL: none.
     int (*gather)(mlog_t* log) noexcept nogil
+    # Told at the end of a tick, behind the attempt to write. NULL: nobody is.
+    void (*after)(mlog_t* log) noexcept nogil
     u64 n_written               # bytes since it was opened
     u64 n_handed                # of them, those that a sync covers which has begun, or will
     u64 handed_at               # the number of that sync
@@ -631,8 +635,8 @@ cdef struct mfact_t:            # what Python keeps of a session under a key
     u8 key[1]                   # and the value behind it
 
 cdef struct mpacket_t:          # a packet id in use
-    u32 seg                     # of a message that was sent: where it is
-    u32 pos
+    u32 seg                     # of a message that was sent: where it is; that was received: turn
+    u32 pos                     # and its places there, 0 = nothing has to be proved
     u16 id                      # 0 = a free place
     u8 state                    # a packet_state
 
@@ -651,6 +655,18 @@ cdef struct msession_t:         # a session, as its log has it
     u32 facts_size              # bytes of them in an entry
     u16 name_len
     u8 name[1]                  # the client's id
+
+cdef struct splace_t:           # up to where a file has to reach for messages that were received
+    queue_t* queue              # a reference; NULL: found at the start, or the retained messages
+    u64 key                     # of the queue's name, see slog_key; 0 = the retained messages
+    u32 seg
+    u32 end
+
+cdef struct sturn_t:            # a turn that is found at the start: its places among all that are
+    u32 number
+    u32 first
+    u32 n
+    u32 bad                     # bits of places that the files do not reach
 
 cdef struct slog_t:             # the sessions of a virtual host
     mlog_t log                  # must stay first
@@ -675,8 +691,25 @@ cdef struct slog_t:             # the sessions of a virtual host
     u32 run_at
     u32 run_end
     u32 run_seg
+    u32 run_pos
     u16 run_next                # the id that would
     u8 run_change
+    # where received messages went; at the start, what of that was found, see session_places.pyx
+    splace_t* places
+    u32 n_places
+    u32 cap_places
+    u32 n_told                  # of them, those that are in the log: their queues are written next
+    u32 turn                    # the number of the next one
+    u32 safe                    # the last one that is on disk with all its places
+    u32 safe_told               # and that the log says so of
+    u32 marked                  # that is on disk when the log is up to `marked_end`
+    u64 marked_end
+    u64 told_end                # bytes of the log up to the last turn
+    u32 compact_turn            # the last one before all was written anew
+    u64 compact_end             # bytes of the log then
+    sturn_t* turns              # found at the start, NULL = none
+    u32 n_turns
+    u32 cap_turns
     const queue_t* last_queue   # whose session was noted last
     msession_t* last
     msession_t** numbers        # by number, while the files are read: open addressing
@@ -1349,6 +1382,9 @@ cdef struct session_log_t:      # who keeps sessions on disk: first member of it
     # Whether it was kept: 0, or -1 with errno.
     int (*note)(session_log_t* log, queue_t* q, u8 change, u16 id, u32 seg,
                 u32 pos) noexcept nogil
+    # A message that is received next stands at the end of q, or of the log of retained ones: its
+    # bit is added to `places`, the `pos` of that note. 0, or -1 with errno.
+    int (*place)(session_log_t* log, queue_t* q, mlog_t* retained, u32* places) noexcept nogil
 
 cdef struct publish_t:          # a message of MQTT on its way: slices, nothing owned
     const u8* topic
@@ -1371,6 +1407,7 @@ cdef struct retained_t:         # who keeps retained messages: first member of i
     int (*put)(retained_t* r, const publish_t* m) noexcept nogil
     # What is published with this topic comes soon, behind one more: have memory fetched for both.
     void (*hint)(retained_t* r, const u8* topic, u32 n) noexcept nogil
+    mlog_t* log                 # where they are
 
 cdef struct retained_sink_t:    # how publishes come to a store of retained messages
     retained_t sink             # must stay first
@@ -1467,6 +1504,7 @@ cdef struct mqtt_t:             # what a link that speaks MQTT has besides
     u32 n_own                   # of the folds: those before it are sessions
     u32 n_histories             # of the others: those in which nothing waits for anybody
     u32 n_kept                  # messages of shared subscriptions that its session has kept
+    u32 places                  # where the last message of QoS 2 is, see session_log_t
     crossing_t* crossing        # NULL = nothing has crossed so far
 
 # ---- links and the loop --------------------------------------------------------------------------
@@ -1762,6 +1800,7 @@ cdef struct loop_t:
     flag_t is_run_whole         # the one in flight has
     flag_t is_committing        # a commit that found room before is carried out: no queue is full
     flag_t is_moving            # one is being moved: nothing is delivered meanwhile
+    flag_t is_noted             # messages were noted in a log of sessions that are not written
     flag_t is_moved             # a message was moved to another queue since the last flush
     u8* count_header            # x-delivery-count, to be filled in: 21 bytes
     scratch_t scratch           # where a message is put together

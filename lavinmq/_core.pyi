@@ -781,6 +781,22 @@ class SessionLog(SessionSink):
         Raises: OSError; ValueError for a file of a later version: the log must not be used then.
         """
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether `settle` has something to look at: messages of QoS 2 came shortly before the
+        end."""
+
+    def settle(
+        self, queues: list[Queue], retained: RetainedStore | None
+    ) -> list[tuple[bytes, int]]:
+        """Forget the received ids of messages that a loss of power has kept from the disk. To be
+        called once, behind `load`, before anything is published. Blocks.
+
+        Args: queues: all durable ones of the virtual host, loaded; retained: loaded, or None.
+        Returns: client and id of each.
+        Raises: OSError.
+        """
+
     def client_ids(self, at: int, n: int) -> tuple[list[bytes], int]:
         """Up to n clients that have sessions, from a place on, 0 at first.
 

@@ -112,6 +112,7 @@ cdef list mlog_load(mlog_t* log, mlog_take_t take):
                 lines.append(f"{path} is damaged: bytes {gaps[i].start} to {gaps[i].end} are no "
                              "entry")
                 mlog_last(log).stale += gaps[i].end - gaps[i].start
+                mlog_last(log).is_damaged = True
     if log.n_files:
         mlog_last(log).size = (mlog_last(log).size + 7) & ~<u32>7
     else:

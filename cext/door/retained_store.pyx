@@ -23,6 +23,7 @@ cdef class RetainedStore(RetainedSink):
         memset(&self.expiring, 0, sizeof(rwalk_t))
         self.sink.sink.put = retained_sink_put
         self.sink.sink.hint = retained_sink_hint
+        self.sink.sink.log = &self.r.log
         self.sink.store = &self.r
         self.t = &self.sink.sink
         self.loop = loop

@@ -16,6 +16,7 @@ cdef class SessionLog(SessionSink):
     def __cinit__(self, Loop loop not None, str directory not None, u32 file_size=16777216):
         memset(&self.s, 0, sizeof(slog_t))
         self.sink.sink.note = slog_sink_note
+        self.sink.sink.place = slog_sink_place
         self.sink.log = &self.s
         self.t = &self.sink.sink
         self.loop = loop
@@ -72,6 +73,57 @@ cdef class SessionLog(SessionSink):
         slog_end_load(&self.s)
         mlog_drop_below(&self.s.log)
         return lines
+
+    # ---- what of it is true
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether a loss of power may have left ids of messages that are not there."""
+        return self.s.n_turns != 0
+
+    def settle(self, list queues not None, RetainedStore retained or None) -> list:
+        """Forget the received ids whose messages did not come to the disk. See the stub."""
+        cdef msession_t* m
+        cdef mpacket_t* packet
+        cdef u32 i, at
+        cdef dict wanted = {}
+        forgotten = []
+        for at in range(self.s.n_places):
+            wanted.setdefault(self.s.places[at].key, []).append(at)
+        for queue in queues:
+            self.look(wanted.get(slog_key(&self.s, (<Queue>queue).q.name)), <Queue>queue)
+        for at in wanted.get(0, ()):
+            if retained is None or not mlog_holds(
+                    &retained.r.log, self.s.places[at].seg, self.s.places[at].end):
+                slog_miss(&self.s, at)
+        for i in range(self.s.n_slots):
+            m = self.s.slots[i]
+            for at in range(m.cap_packets if m != NULL else 0):
+                packet = &m.packets[at]
+                if packet.id and packet.state == PACKET_RECEIVED and not slog_believes(
+                        &self.s, packet):
+                    forgotten.append((PyBytes_FromStringAndSize(<char*>m.name, m.name_len),
+                                      packet.id))
+        for client_id, packet_id in forgotten:
+            self.note(client_id, SESSION_RELEASED, packet_id)
+        slog_settled(&self.s)
+        self.flush()
+        self.sync()
+        return forgotten
+
+    cdef look(self, list places, Queue queue):
+        """Look which of these places, of one queue, are there."""
+        cdef u32 at
+        for at in places or ():
+            if queue.q.is_closed or not store_kept(
+                    &queue.q.store, self.s.places[at].seg, self.s.places[at].end):
+                slog_miss(&self.s, at)
+
+    cdef sync(self):
+        """Have what is written on disk, at the start. Raises OSError."""
+        if self.loop.t.sync and self.s.log.fd >= 0:
+            checked(sync_data(self.s.log.fd), os.fsdecode(self.directory))
+            sync_directory(os.fsdecode(self.directory))
 
     # ---- what was read
 
@@ -197,7 +249,10 @@ cdef class SessionLog(SessionSink):
     def retry(self) -> None:
         """Write what had not to be written at once, and try again what could not be. Called once a
         second."""
-        if self.is_over or (self.s.log.error == 0 and self.s.n_block == 0):
+        if self.is_over:
+            return
+        slog_look_safe(&self.s)
+        if self.s.log.error == 0 and self.s.n_block == 0 and self.s.safe == self.s.safe_told:
             return
         if mlog_flush(&self.s.log) == 0 and self.waiting:
             self.ask()
@@ -205,7 +260,8 @@ cdef class SessionLog(SessionSink):
     @property
     def is_due(self) -> bool:
         """Whether most of the files is records that do not count, and nobody compacts them."""
-        return not self.is_over and not self.s.is_compacting and slog_is_due(&self.s)
+        return (not self.is_over and not self.s.is_compacting and self.loop.t.stuck == NULL
+                and slog_is_due(&self.s))
 
     def compact_some(self) -> bool:
         """Write a portion of all sessions anew; whether there is more. Once all are on disk the
@@ -228,6 +284,12 @@ cdef class SessionLog(SessionSink):
         if self.is_over:
             return
         self.s.is_compacting = False
+        if mlog_safe(&self.s.log) < self.s.compact_end:
+            return                      # queues wait for room: their messages are not on disk
+        if not turn_is_safe(&self.s, self.s.compact_turn):
+            self.s.safe = self.s.marked = self.s.compact_turn
+        if mlog_flush(&self.s.log):
+            return                      # the files that were to go say where messages are
         self.s.log.floor = floor
         mlog_drop_below(&self.s.log)
 

@@ -29,6 +29,8 @@ cdef void loop_gather_files(loop_t* loop) noexcept nogil:
     cdef u32 i, kept = 0
     cdef queue_t* q
     cdef bint is_whole = loop_gathers_whole(loop)
+    if loop.sync_logs != NULL:
+        loop_gather_logs(loop)          # first: they say which messages of queues have to be there
     for i in range(loop.n_sync_queues):
         q = loop.sync_queues[i]
         if not q.is_deleted and not q.is_closed and queue_hand_over(q, is_whole):
@@ -39,8 +41,6 @@ cdef void loop_gather_files(loop_t* loop) noexcept nogil:
         q.is_sync_wanted = False
         queue_unref(q)
     loop.n_sync_queues = kept
-    if loop.sync_logs != NULL:
-        loop_gather_logs(loop)
 
 
 cdef int queue_hand_over(queue_t* q, bint is_whole) noexcept nogil:
@@ -207,6 +207,9 @@ cdef void loop_tick(loop_t* loop) noexcept nogil:
     cdef i64 began_ns = clock_ns() if n >= LEARN_QUEUES else 0
     cdef i64 made_ns = loop.made_ns
     loop.owed_ns = 0
+    if loop.is_noted:
+        loop.is_noted = False
+        loop_flush_logs(loop)           # before the queues, see session_places.pyx
     loop_run_queues(loop)
     loop.make_owed_ns = 0               # also of files that were asked for in this tick
     if loop.dirty_dedups != NULL:

@@ -91,6 +91,7 @@ cdef bint mqtt_confirm(chan_t* c, u64 seq, bint is_ack) noexcept nogil:
     cdef u8 reason = REASON_QUOTA if l.loop.is_below else REASON_UNSPECIFIED
     if not is_ack and (s.version != 5 or acks_cannot_refuse(s, at, seq)):
         s.is_failed = True
+        acks_forget(s, at, seq)
         link_await_room(l, True)        # there is no word for it: the client sends it again
         return False
     if s.held_seq:

@@ -423,6 +423,8 @@ cdef void loop_flush_logs(loop_t* loop) noexcept nogil:
         loop.dirty_logs = log.dirty_next
         log.is_dirty = False
         mlog_flush(log)
+        if log.after != NULL:
+            log.after(log)
 
 
 cdef void loop_gather_logs(loop_t* loop) noexcept nogil:

@@ -176,16 +176,35 @@ cdef bint mqtt_hold_folds(mqtt_t* s, const publish_t* m) noexcept nogil:
     return True
 
 
+cdef void mqtt_let_go_folds(mqtt_t* s) noexcept nogil:
+    cdef u32 i
+    for i in range(s.n_folds):
+        queue_unref(s.folds[i].queue)
+
+
 cdef void mqtt_drop_folds(mqtt_t* s) noexcept nogil:
-    """Let go of what a publish holds that is over, or never ends."""
+    """Let go of what a publish holds that never ends."""
     if s.phase == MQTT_STORES:
-        while s.at < s.n_folds:
-            queue_unref(s.folds[s.at].queue)
-            s.at += 1
+        mqtt_let_go_folds(s)
         s.topic_len = 0
         if s.chan.job != NULL:
             publish_drop(s.chan)
     s.phase = MQTT_BEGINS
+
+
+# hot
+cdef int mqtt_place(mqtt_t* s, const publish_t* m) noexcept nogil:
+    """m is stored: note where, for the log of sessions. PUBLISHED or PUBLISH_NO_MEMORY."""
+    cdef u32 i
+    s.places = 0
+    for i in range(s.n_folds):
+        if (s.folds[i].qos or s.folds[i].is_amqp) and s.log.place(
+                s.log, s.folds[i].queue, NULL, &s.places):
+            return PUBLISH_NO_MEMORY
+    if m.is_retained and s.retained != NULL and s.log.place(
+            s.log, NULL, s.retained.log, &s.places):
+        return PUBLISH_NO_MEMORY
+    return PUBLISHED
 
 
 # hot
@@ -206,20 +225,21 @@ cdef int mqtt_store(link_t* l, mqtt_t* s, const publish_t* m) noexcept nogil:
             s.at += 1
         if s.n_folds > 1:
             loop.work += s.n_folds * (TARGET_UNITS + <u32>(m.body_len >> UNIT_SHIFT))
-        return PUBLISHED
+        return mqtt_place(s, m) if m.qos == 2 and session_is_kept(s) else PUBLISHED
     units = TARGET_UNITS + <u32>(m.body_len >> UNIT_SHIFT)
     while s.at < s.n_folds:
         rc = fold_give(l, s, m, &s.folds[s.at])
         if rc == PUBLISH_TURN:
             return rc
-        queue_unref(s.folds[s.at].queue)
         s.at += 1
         if loop_spent(loop, units) and s.at < s.n_folds:
             return PUBLISH_TURN
     if s.chan.job != NULL:
         publish_drop(s.chan)
+    rc = mqtt_place(s, m) if m.qos == 2 and session_is_kept(s) else PUBLISHED
+    mqtt_let_go_folds(s)
     s.phase = MQTT_BEGINS
-    return PUBLISHED
+    return rc
 
 
 # hot
@@ -335,7 +355,7 @@ cdef int client_answer(link_t* l, mqtt_t* s, const publish_t* m, u32 reason) noe
         if p == NULL:
             return packet_fail(l, REASON_QUOTA, b"no memory")
         p.state = PACKET_RECEIVED
-        if not session_note(s, SESSION_RECEIVED, m.id, 0, 0):
+        if not session_note(s, SESSION_RECEIVED, m.id, 0, s.places):
             packets_remove(&s.session.received, p)
             return packet_fail(l, REASON_QUOTA, b"a session cannot be stored")
         if s.log != NULL and s.is_persistent:
@@ -359,7 +379,9 @@ cdef int client_publish(link_t* l, mqtt_t* s, const publish_t* m) noexcept nogil
             return packet_fail(l, REASON_QUOTA, b"no memory")
         if (m.qos == 2 and s.phase == MQTT_BEGINS
                 and packets_find(&s.session.received, m.id) != NULL):
-            ack_note(s, PACKET_PUBREC, m.id, 0)     # it is here, or on its way to the disk
+            if session_is_kept(s):
+                c.needs_sync = True                 # it may be on its way to the disk
+            ack_note(s, PACKET_PUBREC, m.id, 0)
             publish_count(s)
             return WALK_DONE
     if s.phase == MQTT_BEGINS:

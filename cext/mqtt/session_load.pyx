@@ -96,18 +96,24 @@ cdef u32 slog_record_size(const u8* p, u64 n) noexcept nogil:
         size = <u64>SLOG_SENT_SOME_SIZE + 4 * <u64>le16_at(p + SLOG_SENT_N_AT)
     elif p[0] == SLOG_PACKETS:
         size = SLOG_PACKETS_SIZE
+    elif p[0] == SLOG_CAME:
+        size = SLOG_CAME_SIZE
+    elif p[0] == SLOG_PLACE:
+        size = SLOG_PLACE_SIZE
+    elif p[0] == SLOG_TURN or p[0] == SLOG_SAFE:
+        size = SLOG_TURN_SIZE
     return <u32>size if size <= n else 0
 
 
 cdef int slog_read_some(slog_t* sl, msession_t* m, u8 change, u32 id, u32 n, u32 seg,
-                        const u8* positions) noexcept nogil:
+                        const u8* positions, u32 places=0) noexcept nogil:
     """A change of n ids that follow each other. 0, or -1 out of memory."""
     cdef u32 i
     for i in range(n if id else 0):
         if id + i > 65535:
             break
         if slog_apply(sl, m, change, <u16>(id + i), seg,
-                      le32(positions + 4 * i) if positions != NULL else 0):
+                      le32(positions + 4 * i) if positions != NULL else places):
             return -1
     return 0
 
@@ -133,6 +139,19 @@ cdef int slog_read_record(slog_t* sl, msession_t* m, const u8* p) noexcept nogil
     elif p[0] == SLOG_PACKETS and SESSION_RECEIVED <= p[9] <= SESSION_DONE and p[9] != SESSION_SENT:
         return slog_read_some(sl, m, p[9], le16_at(p + 10), le16_at(p + SLOG_PACKETS_N_AT), 0,
                               NULL)
+    elif p[0] == SLOG_CAME:
+        return slog_read_some(sl, m, SESSION_RECEIVED, le16_at(p + 9), le16_at(p + SLOG_SENT_N_AT),
+                              le32(p + 13), NULL, le32(p + 17))
+    return 0
+
+
+cdef int slog_read_places(slog_t* sl, const u8* p) noexcept nogil:
+    """Take in a record that speaks of no session. 0, or -1 out of memory."""
+    if p[0] == SLOG_PLACE:
+        return slog_read_place(sl, le64(p + 1), le32(p + 9), le32(p + 13))
+    if p[0] == SLOG_TURN:
+        return slog_read_turn(sl, le32(p + 1))
+    slog_read_safe(sl, le32(p + 1))
     return 0
 
 
@@ -149,6 +168,9 @@ cdef int slog_take(mlog_t* log, u32 file, u32 pos, const u8* p, u32 n) noexcept 
         number = le64(p + 1)
         if p[0] == SLOG_MADE:
             if slog_read_made(sl, file, number, p + SLOG_MADE_SIZE, le16_at(p + 9)):
+                return -1
+        elif SLOG_PLACE <= p[0] <= SLOG_SAFE:
+            if slog_read_places(sl, p):
                 return -1
         elif sl.cap_numbers:
             m = slog_number(sl, number)[0]
@@ -183,6 +205,7 @@ cdef void slog_release(slog_t* sl) noexcept nogil:
     for i in range(sl.n_slots):
         if sl.slots[i] != NULL:
             slog_drop(sl, sl.slots[i])
+    slog_drop_places(sl)
     free(sl.buckets)
     free(sl.slots)
     free(sl.block)

@@ -12,9 +12,14 @@
 #   sent      kind:u8 (7) number:u64 id:u16 segment:u32 position:u32
 #   sent some kind:u8 (8) number:u64 id:u16 n:u16 segment:u32 { position:u32 }   n ids that follow
 #   packets   kind:u8 (9) number:u64 change:u8 id:u16 n:u16                      each other
+#   came      kind:u8 (10) number:u64 id:u16 n:u16 turn:u32 places:u32   received, and where
+#   place     kind:u8 (11) key:u64 segment:u32 end:u32                   the next one of the turn
+#   turn      kind:u8 (12) turn:u64                                      its places follow
+#   safe      kind:u8 (13) turn:u64                                      it and all before it
 #
 # Little-endian. The highest bit of a segment says that the message has QoS 2; segment 0: it is in a
-# queue that others have, too. REC is noted when the message is deleted on disk. `expiry` is in
+# queue that others have, too. REC is noted when the message is deleted on disk. Turns and places:
+# session_places.pyx. `expiry` is in
 # seconds, 2^32-1 = never; `left` Unix milliseconds, 0 = the client is there. Facts are Python's: a
 # will, a user, filters that fit no binding. A record says what is from then on. All that counts is
 # in memory as well, so the log is compacted by writing every session anew into another file, in
@@ -32,6 +37,10 @@ cdef enum slog_record:
     SLOG_SENT = 7
     SLOG_SENT_SOME = 8
     SLOG_PACKETS = 9
+    SLOG_CAME = 10
+    SLOG_PLACE = 11
+    SLOG_TURN = 12
+    SLOG_SAFE = 13
 
 cdef enum slog_layout:
     SLOG_MADE_SIZE = 11         # without the client id
@@ -43,6 +52,9 @@ cdef enum slog_layout:
     SLOG_SENT_SIZE = 19
     SLOG_SENT_SOME_SIZE = 17    # without positions
     SLOG_PACKETS_SIZE = 14
+    SLOG_CAME_SIZE = 21
+    SLOG_PLACE_SIZE = 17
+    SLOG_TURN_SIZE = 9
     SLOG_SENT_N_AT = 11         # of the number of ids
     SLOG_PACKETS_N_AT = 12
 
@@ -61,15 +73,21 @@ cdef int slog_gather(mlog_t* log) noexcept nogil:
     """Make an entry of the records that have gathered. 0, or -1 with errno: they stay."""
     cdef slog_t* sl = <slog_t*>log
     cdef u8* p
-    if sl.n_block == 0 or sl.is_gathering:
+    cdef u8* start
+    if sl.is_gathering:
+        return 0
+    slog_look_safe(sl)
+    if sl.n_block == 0 and sl.safe == sl.safe_told:
         return 0
     sl.is_gathering = True              # a file that is full is written meanwhile
-    p = mlog_begin(log, sl.n_block)
+    start = mlog_begin(log, sl.n_block + slog_turn_size(sl))
     sl.is_gathering = False
-    if p == NULL:
+    if start == NULL:
         return -1
+    p = slog_put_turn(sl, start)
     memcpy(p, sl.block, sl.n_block)
-    mlog_end(log, sl.n_block)
+    mlog_end(log, <u32>(p - start) + sl.n_block)
+    slog_told_turn(sl)
     sl.n_block = 0
     sl.run_of = NULL
     return 0
@@ -140,6 +158,8 @@ cdef u8* record_fact(u8* p, u64 number, const u8* key, u32 n, const u8* value,
 # hot
 cdef u8* record_packet(u8* p, u64 number, u8 change, u16 id, u32 seg, u32 pos) noexcept nogil:
     """A change of a packet id."""
+    if change == SESSION_RECEIVED and pos:
+        return record_came(p, number, id, 1, seg, pos)
     if change == SESSION_SENT:
         p = record_u16(record_begin(p, SLOG_SENT, number), id)
         put_le32(p, seg)
@@ -150,22 +170,35 @@ cdef u8* record_packet(u8* p, u64 number, u8 change, u16 id, u32 seg, u32 pos) n
     return record_u16(p + 1, id)
 
 
+cdef inline u8* record_came(u8* p, u64 number, u16 id, u16 n, u32 turn, u32 places) noexcept nogil:
+    """Ids that were received, and where their messages are."""
+    p = record_u16(record_u16(record_begin(p, SLOG_CAME, number), id), n)
+    put_le32(p, turn)
+    put_le32(p + 4, places)
+    return p + 8
+
+
 # hot
-cdef inline bint slog_joins(const slog_t* sl, const msession_t* m, u8 change, u16 id,
-                            u32 seg) noexcept nogil:
+cdef inline bint slog_joins(const slog_t* sl, const msession_t* m, u8 change, u16 id, u32 seg,
+                            u32 pos) noexcept nogil:
     """Whether a change of an id is that of the id before it, which the block ends with."""
     return (sl.run_of == m and sl.run_end == sl.n_block and sl.run_next == id
             and sl.run_change == change and (change != SESSION_SENT or sl.run_seg == seg)
+            and (change != SESSION_RECEIVED or (sl.run_seg == seg and sl.run_pos == pos))
             and sl.n_block + 4 <= SLOG_BLOCK)
 
 
-cdef void slog_begin_run(slog_t* sl, u8* p, const msession_t* m, u8 change, u16 id,
-                         u32 seg) noexcept nogil:
+cdef void slog_begin_run(slog_t* sl, u8* p, const msession_t* m, u8 change, u16 id, u32 seg,
+                         u32 pos) noexcept nogil:
     """Begin a record at p, for no id so far."""
     sl.run_at = <u32>(p - sl.block)
     sl.run_of = m
     sl.run_change = change
     sl.run_seg = seg
+    sl.run_pos = pos
+    if change == SESSION_RECEIVED and pos:
+        record_came(p, m.number, id, 0, seg, pos)
+        return
     if change == SESSION_SENT:
         p = record_u16(record_u16(record_begin(p, SLOG_SENT_SOME, m.number), id), 0)
         put_le32(p, seg)
@@ -184,13 +217,14 @@ cdef int slog_note(slog_t* sl, msession_t* m, u8 change, u16 id, u32 seg,
     That an id of ours is free again is written with what comes next, at the latest within a second:
     its message is deleted already, and a start that does not know it forgets the id when it finds
     none."""
-    cdef bint joins = slog_joins(sl, m, change, id, seg)
+    cdef bint joins = slog_joins(sl, m, change, id, seg, pos)
+    cdef bint has_places = change == SESSION_RECEIVED and pos != 0
     cdef u32 n
     cdef u8* p
     if change == SESSION_SENT:
         n = 4 if joins else SLOG_SENT_SOME_SIZE + 4
     else:
-        n = 0 if joins else SLOG_PACKETS_SIZE
+        n = 0 if joins else (SLOG_CAME_SIZE if has_places else SLOG_PACKETS_SIZE)
     p = slog_room(sl, n, change == SESSION_DONE)
     if p == NULL:
         return -1
@@ -199,10 +233,11 @@ cdef int slog_note(slog_t* sl, msession_t* m, u8 change, u16 id, u32 seg,
         set_errno(ENOMEM)
         return -1
     if not joins:
-        slog_begin_run(sl, p, m, change, id, seg)
+        slog_begin_run(sl, p, m, change, id, seg, pos)
     if change == SESSION_SENT:
         put_le32(sl.block + sl.n_block - 4, pos)
-    p = sl.block + sl.run_at + (SLOG_SENT_N_AT if change == SESSION_SENT else SLOG_PACKETS_N_AT)
+    p = sl.block + sl.run_at + (SLOG_SENT_N_AT if change == SESSION_SENT or has_places
+                                else SLOG_PACKETS_N_AT)
     record_u16(p, <u16>(le16_at(p) + 1))
     sl.run_next = <u16>(id + 1)
     sl.run_end = sl.n_block
@@ -243,7 +278,7 @@ cdef int slog_sink_note(session_log_t* sink, queue_t* q, u8 change, u16 id, u32 
     if change == SESSION_RECEIVED or change == SESSION_RELEASED or (
             change == SESSION_SENT and seg & SENT_TWICE):
         mlog_want_sync(&sl.log)
-    return slog_note(sl, m, change, id, seg, pos)
+    return slog_note(sl, m, change, id, sl.turn if change == SESSION_RECEIVED else seg, pos)
 
 
 cdef int slog_make(slog_t* sl, const u8* name, u32 n) noexcept nogil:
@@ -355,7 +390,8 @@ cdef int slog_write_anew(slog_t* sl, msession_t* m) noexcept nogil:
                 p, m.number,
                 SESSION_SENT if packet.state == PACKET_SENT else (
                     SESSION_REC if packet.state == PACKET_RELEASED else SESSION_RECEIVED),
-                packet.id, packet.seg, packet.pos)
+                packet.id, packet.seg, 0 if packet.state == PACKET_RECEIVED
+                and mpacket_is_safe(sl, packet) else packet.pos)
     mlog_end(&sl.log, <u32>(p - start))
     m.file = mlog_last(&sl.log).number
     return 0
@@ -384,4 +420,7 @@ cdef int slog_compact_some(slog_t* sl, loop_t* loop) noexcept nogil:
     if mlog_flush(&sl.log) or mlog_append_floor(&sl.log, sl.compact_file) or mlog_flush(&sl.log):
         sl.is_compacting = False
         return -1
+    sl.compact_turn = sl.turn - 1
+    sl.compact_end = sl.log.n_written
+    mlog_want_sync(&sl.log)
     return 0

@@ -22,7 +22,9 @@ cdef int slog_init(slog_t* sl) noexcept nogil:
     sl.log.kind = MLOG_SESSIONS
     sl.log.fd = -1
     sl.log.next_number = 1
+    sl.turn = 1
     sl.log.gather = slog_gather
+    sl.log.after = slog_after
     return 0
 
 
@@ -33,7 +35,7 @@ cdef inline u64 msession_size(u32 name_len) noexcept nogil:
 cdef u32 msession_record(const msession_t* m) noexcept nogil:
     """Bytes that it takes when it is written anew."""
     return (SLOG_MADE_SIZE + <u32>m.name_len + SLOG_TIMES_SIZE + m.facts_size
-            + m.n_packets * SLOG_SENT_SIZE)
+            + m.n_packets * SLOG_CAME_SIZE)
 
 
 cdef inline msession_t** slog_bucket(const slog_t* sl, u32 hash) noexcept nogil:
@@ -222,10 +224,10 @@ cdef int mpacket_set(slog_t* sl, msession_t* m, u16 id, u8 state, u32 seg,
         packet.pos = pos
         mpacket_put(m.packets, m.cap_packets, &packet)
         m.n_packets += 1
-        sl.live += SLOG_SENT_SIZE
+        sl.live += SLOG_CAME_SIZE
         return 0
     found.state = state
-    if state == PACKET_SENT:
+    if state != PACKET_RELEASED:
         found.seg = seg
         found.pos = pos
     return 0
@@ -250,7 +252,7 @@ cdef void mpacket_free(slog_t* sl, msession_t* m, u16 id, bint is_received) noex
             hole = i
     m.packets[hole].id = 0
     m.n_packets -= 1
-    sl.live -= SLOG_SENT_SIZE
+    sl.live -= SLOG_CAME_SIZE
     if m.n_packets == 0 and m.cap_packets > 64:
         sl.bytes -= m.cap_packets * sizeof(mpacket_t)
         free(m.packets)
@@ -262,7 +264,7 @@ cdef int slog_apply(slog_t* sl, msession_t* m, u8 change, u16 id, u32 seg,
                     u32 pos) noexcept nogil:
     """What a change means. 0, or -1 out of memory."""
     if change == SESSION_RECEIVED:
-        return mpacket_set(sl, m, id, PACKET_RECEIVED, 0, 0)
+        return mpacket_set(sl, m, id, PACKET_RECEIVED, seg, pos)
     if change == SESSION_SENT:
         return mpacket_set(sl, m, id, PACKET_SENT, seg, pos)
     if change == SESSION_REC:

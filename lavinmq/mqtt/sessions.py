@@ -94,6 +94,8 @@ class Sessions:
         kept = self.stores.log
         if kept is None:
             return
+        if kept.is_in_doubt:
+            self._settle(kept)
         for client_id in list(self.stores.client_ids()):
             raw, queue = _raw(client_id), self.find(client_id)
             will = kept_wills.decode(kept.fact(raw, kept_wills.KEY) or b"")
@@ -107,6 +109,17 @@ class Sessions:
                 self._restore_will(client_id, will, is_session=queue is not None)
             elif queue is None:
                 kept.end(raw)
+
+    def _settle(self, kept: _core.SessionLog) -> None:
+        """The log may know of messages that are not in their queues: before others come to their
+        places, have it forget them."""
+        queues = [queue.core for queue in self.vhost.queues.values() if queue.is_stored]
+        forgotten = kept.settle(queues, self.stores.retained)
+        if forgotten:
+            self._log.info(
+                "%d messages of QoS 2 that nobody was told to be safe are not on disk: what their"
+                " clients send again is new", len(forgotten),
+            )  # fmt: skip
 
     def _restore_will(self, client_id: str, kept: Kept, *, is_session: bool) -> None:
         """A client has not come to its end: its will is due after its delay, which goes on."""
