@@ -42,6 +42,12 @@ cdef inline u32 place_bit(const slog_t* sl, u32 at) noexcept nogil:
     return <u32>1 << ((at - sl.n_told) & 31)
 
 
+cdef inline void slog_want_turn(slog_t* sl) noexcept nogil:
+    """Have the places written before the queues."""
+    sl.log.loop.is_noted = True
+    mlog_note_dirty(&sl.log)
+
+
 cdef int slog_place_retained(slog_t* sl, const mlog_t* log, u32* places) noexcept nogil:
     """slog_sink_place for what stands at the end of the log of retained messages."""
     cdef splace_t* place
@@ -55,7 +61,7 @@ cdef int slog_place_retained(slog_t* sl, const mlog_t* log, u32* places) noexcep
         place.seg = mlog_last(log).number
     place.end = mlog_last(log).size + log.n_stage
     places[0] |= place_bit(sl, sl.n_places - 1)
-    sl.log.loop.is_noted = True
+    slog_want_turn(sl)
     return 0
 
 
@@ -83,7 +89,7 @@ cdef int slog_sink_place(session_log_t* sink, queue_t* q, mlog_t* retained,
         place.key = slog_key(sl, q.name)
         at = st.noted = sl.n_places - 1
         q.refs += 1
-        sl.log.loop.is_noted = True
+        slog_want_turn(sl)
     places[0] |= place_bit(sl, at)
     return 0
 
@@ -145,11 +151,13 @@ cdef void slog_look_safe(slog_t* sl) noexcept nogil:
 
 
 cdef void slog_after(mlog_t* log) noexcept nogil:
-    """The turn is written, or will be: now its messages are. Before that nobody has them, so what
-    comes of a kill is what comes of the write of a queue."""
+    """The turn is written, or will be: now its messages are. Before that no file has them, so a
+    kill leaves a message with its id, or an id that nobody believes."""
     cdef slog_t* sl = <slog_t*>log
     cdef queue_t* q
     cdef u32 i
+    if sl.n_block == 0:
+        sl.n_told = sl.n_places         # of others nothing was noted: they were refused
     for i in range(sl.n_told):
         q = sl.places[i].queue
         if q == NULL:

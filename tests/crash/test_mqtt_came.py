@@ -145,6 +145,26 @@ def test_nothing_comes_twice_after_a_kill_before_a_sync(
             assert max(found.values()) == 1, f"a message came twice to {name}: {found}"
 
 
+def test_what_goes_to_one_session_comes_once_after_a_kill_at_any_call(
+    on_disk: DiskFactory, broker_factory: BrokerFactory, tmp_path: Path, is_long: bool
+) -> None:
+    """Its identifier is written first, and is believed when the message is there. What goes to two
+    may come twice to the first one, when the kill came before it was written for the other."""
+    books = Books()
+    records = recorded(on_disk, books)
+    first = next(i for i, record in enumerate(records) if record.time_ns > books.sent[0])
+    cuts = range(first, len(records))
+    for cut in cuts if is_long else sorted(random.Random().sample(cuts, SHORT_CUTS)):
+        print(f"killed before call {cut}")
+        root = tmp_path / f"cut-{cut}"
+        Survivors(records[:cut]).write_all(root)
+        broker = broker_factory(data_dir=root, start=False, mqtt=True).start()
+        found = books.received(broker, records[cut].time_ns)
+        assert all(n == 1 for each, n in found["one"].items() if each % 3 != 2), found["one"]
+        assert max(found["two"].values(), default=1) == 1, found["two"]
+        broker.kill()
+
+
 @EVERY_READING
 def test_nothing_is_lost_after_a_loss_of_power_at_any_call(
     on_disk: DiskFactory, broker_factory: BrokerFactory, tmp_path: Path, is_long: bool,
