@@ -240,7 +240,12 @@ def sessions() -> Corpus:
     sent = struct.pack("<BQHII", 7, 1, 9, 1, 4)
     ended = struct.pack("<BQ", 2, 1)
     bodies = [made + times, fact + packets[:12], other + sent, no_fact + packets, ended]
+    place = struct.pack("<BQII", 11, 77, 1, 500)
+    turn = struct.pack("<BQ", 12, 8) + place + place.replace(b"M", b"N")
+    came = struct.pack("<BQHHII", 10, 1, 20, 3, 8, 3)
+    safe = struct.pack("<BQ", 13, 8)
     return {
+        "turns": b"\1" + mqtt_log.joined([made, turn + came, safe + turn + came, came]),
         "blocks": b"\1" + mqtt_log.joined(bodies),
         "some": b"\1" + mqtt_log.joined(bodies[:3]),
         "file": b"\0" + mqtt_log.file_of(mqtt_log.SESSIONS, bodies),

@@ -43,6 +43,7 @@ def opened(directory: Path) -> Iterator[Target]:
         except ValueError as error:
             assert "version" in str(error)
             return
+        log.settle([], None)
         log.make(b"new")
         log.note(b"new", _core.SESSION_CHANGES["SENT"], 1, 2, 3)
         before = state_of(log)

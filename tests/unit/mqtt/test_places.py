@@ -1,4 +1,4 @@
-"""What a start believes of the ids of received messages of QoS 2: those whose messages are there."""
+"""What a start believes of ids of received messages of QoS 2: those whose messages are there."""
 
 from __future__ import annotations
 
