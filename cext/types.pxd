@@ -718,6 +718,7 @@ cdef struct slog_t:             # the sessions of a virtual host
     u32 compact_file            # from which file on all is there when it is done
     flag_t is_compacting
     flag_t is_gathering
+    flag_t is_in_doubt          # ids were found whose messages may not be there
 
 cdef struct rfound_t:           # a retained message as it is read, for the time of the call
     const u8* topic

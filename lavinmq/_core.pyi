@@ -790,11 +790,16 @@ class SessionLog(SessionSink):
         self, queues: list[Queue], retained: RetainedStore | None
     ) -> list[tuple[bytes, int]]:
         """Forget the received ids of messages that a loss of power has kept from the disk. To be
-        called once, behind `load`, before anything is published. Blocks.
+        called once, behind `load`; `secure` before anything is published.
 
         Args: queues: all durable ones of the virtual host, loaded; retained: loaded, or None.
         Returns: client and id of each.
-        Raises: OSError.
+        Raises: OSError when there is no memory.
+        """
+
+    def secure(self) -> None:
+        """Have all that was noted on disk before this returns: at a start, before messages come to
+        places that it speaks of. Blocks. Raises: OSError; what was noted stays to be written.
         """
 
     def client_ids(self, at: int, n: int) -> tuple[list[bytes], int]:
@@ -827,8 +832,9 @@ class SessionLog(SessionSink):
         released, whose PUBCOMP is awaited."""
 
     def note(self, client_id: bytes, change: int, id: int, seg: int = 0, pos: int = 0) -> None:
-        """Keep a change of a packet id. Args: change: of SESSION_CHANGES. Raises: OSError,
-        ValueError."""
+        """Keep a change of a packet id. Args: change: of SESSION_CHANGES; seg, pos: where the
+        message is that was sent; of a received one the turn, and bits of its places, 0 = none.
+        Raises: OSError, ValueError."""
 
     def make(self, client_id: bytes) -> None:
         """A session begins, with nothing of an earlier one of this client. Raises: OSError."""

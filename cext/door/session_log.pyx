@@ -79,7 +79,7 @@ cdef class SessionLog(SessionSink):
     @property
     def is_in_doubt(self) -> bool:
         """Whether a loss of power may have left ids of messages that are not there."""
-        return self.s.n_turns != 0
+        return self.s.is_in_doubt
 
     def settle(self, list queues not None, RetainedStore retained or None) -> list:
         """Forget the received ids whose messages did not come to the disk. See the stub."""
@@ -90,7 +90,7 @@ cdef class SessionLog(SessionSink):
         forgotten = []
         for at in range(self.s.n_places):
             wanted.setdefault(self.s.places[at].key, []).append(at)
-        for queue in queues:
+        for queue in queues if wanted else ():
             self.look(wanted.get(slog_key(&self.s, (<Queue>queue).q.name)), <Queue>queue)
         for at in wanted.get(0, ()):
             if retained is None or not mlog_holds(
@@ -107,8 +107,6 @@ cdef class SessionLog(SessionSink):
         for client_id, packet_id in forgotten:
             self.note(client_id, SESSION_RELEASED, packet_id)
         slog_settled(&self.s)
-        self.flush()
-        self.sync()
         return forgotten
 
     cdef look(self, list places, Queue queue):
@@ -119,8 +117,9 @@ cdef class SessionLog(SessionSink):
                     &queue.q.store, self.s.places[at].seg, self.s.places[at].end):
                 slog_miss(&self.s, at)
 
-    cdef sync(self):
-        """Have what is written on disk, at the start. Raises OSError."""
+    def secure(self) -> None:
+        """Have all that was noted on disk. Raises OSError. See the stub."""
+        self.flush()
         if self.loop.t.sync and self.s.log.fd >= 0:
             checked(sync_data(self.s.log.fd), os.fsdecode(self.directory))
             sync_directory(os.fsdecode(self.directory))

@@ -195,6 +195,10 @@ cdef void slog_end_load(slog_t* sl) noexcept nogil:
     for i in range(sl.n_slots):
         if sl.slots[i] != NULL and sl.slots[i].file < sl.log.floor:
             slog_drop(sl, sl.slots[i])
+        if sl.slots[i] != NULL and not msession_is_safe(sl, sl.slots[i]):
+            sl.is_in_doubt = True
+    if not sl.is_in_doubt:
+        slog_settled(sl)
 
 
 cdef void slog_release(slog_t* sl) noexcept nogil:

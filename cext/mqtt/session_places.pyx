@@ -192,6 +192,16 @@ cdef inline bint mpacket_is_safe(const slog_t* sl, const mpacket_t* packet) noex
     return packet.pos == 0 or turn_is_safe(sl, packet.seg)
 
 
+cdef bint msession_is_safe(const slog_t* sl, const msession_t* m) noexcept nogil:
+    """The same of all ids of a session."""
+    cdef u32 i
+    for i in range(m.cap_packets):
+        if (m.packets[i].id and m.packets[i].state == PACKET_RECEIVED
+                and not mpacket_is_safe(sl, &m.packets[i])):
+            return False
+    return True
+
+
 # ---- at the start --------------------------------------------------------------------------------
 
 cdef int slog_read_turn(slog_t* sl, u32 number) noexcept nogil:
@@ -278,6 +288,7 @@ cdef void slog_settled(slog_t* sl) noexcept nogil:
     """All that was found was looked at: what is left is there, and the log says so."""
     sl.safe = sl.marked = sl.turn - 1
     sl.n_turns = sl.n_places = 0
+    sl.is_in_doubt = False
 
 
 cdef bint slog_believes(const slog_t* sl, const mpacket_t* packet) noexcept nogil:

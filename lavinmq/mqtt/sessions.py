@@ -94,14 +94,14 @@ class Sessions:
         kept = self.stores.log
         if kept is None:
             return
-        if kept.is_in_doubt:
-            self._settle(kept)
+        is_changed = kept.is_in_doubt and self._settle(kept)
         for client_id in list(self.stores.client_ids()):
             raw, queue = _raw(client_id), self.find(client_id)
             will = kept_wills.decode(kept.fact(raw, kept_wills.KEY) or b"")
             if queue is not None:
                 for packet_id in _core.mqtt_restore(queue.core, *kept.packets(raw)):
                     kept.note(raw, _core.SESSION_CHANGES["REC"], packet_id)
+                    is_changed = True
                 left_ms = kept.times(raw)[1]
                 ago_s = time.time() - left_ms / 1000 if left_ms else 0.0
                 self.vhost.left(queue, max(ago_s, 0.0))
@@ -109,10 +109,19 @@ class Sessions:
                 self._restore_will(client_id, will, is_session=queue is not None)
             elif queue is None:
                 kept.end(raw)
+        if is_changed:
+            self._secure(kept)
 
-    def _settle(self, kept: _core.SessionLog) -> None:
-        """The log may know of messages that are not in their queues: before others come to their
-        places, have it forget them."""
+    def _secure(self, kept: _core.SessionLog) -> None:
+        """Other messages are going to come to the places that the log has just let go of."""
+        try:
+            kept.secure()
+        except OSError as error:
+            self._log.error("the log of sessions cannot be written yet: %s", error)
+
+    def _settle(self, kept: _core.SessionLog) -> bool:
+        """The log may know of messages that are not in their queues: have it forget them. Returns:
+        True."""
         queues = [queue.core for queue in self.vhost.queues.values() if queue.is_stored]
         forgotten = kept.settle(queues, self.stores.retained)
         if forgotten:
@@ -120,6 +129,7 @@ class Sessions:
                 "%d messages of QoS 2 that nobody was told to be safe are not on disk: what their"
                 " clients send again is new", len(forgotten),
             )  # fmt: skip
+        return True
 
     def _restore_will(self, client_id: str, kept: Kept, *, is_session: bool) -> None:
         """A client has not come to its end: its will is due after its delay, which goes on."""

@@ -35,6 +35,7 @@ class Life:
         self.was_in_doubt = self.log.is_in_doubt
         loaded = [self.bench.queue(f"mqtt.{name}") for name in queues]
         self.forgotten = self.log.settle(loaded, self.retained)
+        self.log.secure()
 
     def client(self, name: str, version: int = 5) -> Client:
         """A client with a session that is kept."""
