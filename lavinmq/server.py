@@ -411,7 +411,12 @@ class Server:
         self.events.stop()
 
     def cut(self) -> None:
-        """Serve nobody from now on, without telling anybody: it has failed. Idempotent."""
+        """Serve nobody from now on, and move nothing, without telling anybody: it has failed.
+        Idempotent."""
+        if not self.events.is_closed():
+            # At a source of elsewhere, they would take and acknowledge what is another one's now.
+            self.shovels.cut()
+            self.federation.cut()
         self._close_listeners()
         self.mqtt.release()
         while self.broker.connections:

@@ -51,6 +51,9 @@ BYTES_AT_ONCE: Final = 256 << 20
 SAME: Final = "same"
 PATHS_AT_ONCE: Final = 1000
 PIECE: Final = 1 << 20
+SYNC_BYTES: Final = 8 << 20
+"""So much of what comes is in memory alone, at most. More of it would have whoever syncs a file
+system wait for all of it: the leader and others, where they have it in common with this node."""
 MAX_PATH: Final = 4095
 _log = log.get("lmq.cluster")
 NOT_SENT: Final = OWN | {"schema_version"}
@@ -92,6 +95,11 @@ class _Staging:
         """Write what comes next."""
         with staging():
             self._file.write(data)
+
+    def flush(self) -> None:
+        """Have the system know all of it."""
+        with staging():
+            self._file.flush()
 
 
 def _sync(root: str) -> None:
@@ -246,6 +254,7 @@ class Copy:
         self._stage = os.path.join(root, STAGE)
         self._files: list[Staged] = []
         self._directories: list[str] = []
+        self._unsynced = 0
         self.n_same = self.n_compared = 0
         """Files of the leader's that it had as they were, and others that it had."""
 
@@ -267,7 +276,7 @@ class Copy:
         plan = {"files": [list(each) for each in self._files], "directories": self._directories}
         with _Staging(os.path.join(self._stage, PLAN)) as file:
             file.write(orjson.dumps(plan))
-        _sync(self._root)
+        self._sync()
         send(sock, {"staged": True})
         return n_bytes
 
@@ -324,8 +333,17 @@ class Copy:
                 piece = exactly(sock, min(left, PIECE))
                 file.write(piece)
                 left -= len(piece)
+                self._unsynced += len(piece)
+                if self._unsynced >= SYNC_BYTES:
+                    file.flush()
+                    self._sync()
         self._files.append(Staged(path, name, begin, size))
         return n
+
+    def _sync(self) -> None:
+        """Have what has come on disk. Raises: SyncFailed."""
+        self._unsynced = 0
+        _sync(self._root)
 
     def place(self) -> None:
         """Make the files those of the leader. It may be done again from the beginning, as long as

@@ -203,11 +203,14 @@ class Leading:
         self._telling.close()
 
     async def hand_over(self) -> None:
-        """The broker has stopped: have the followers in sync get all that it did, for a while."""
+        """The broker has stopped: have the followers in sync get all that it did, for a while.
+        One that goes away meanwhile has all that was acknowledged, and is not waited for."""
         position = self._feed.mark()
         ends_at = time.monotonic() + HAND_OVER_S
-        required = [each.peer for each in self.sessions if each.peer and each.peer.is_required]
-        while any(peer.acked < position for peer in required):
+        while any(
+            each.peer and each.peer.is_required and each.peer.acked < position
+            for each in self.sessions if not each.is_ended
+        ):  # fmt: skip
             if time.monotonic() > ends_at:
                 _log.warning("a follower has not got everything before the stop")
                 return

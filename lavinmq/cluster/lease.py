@@ -27,7 +27,9 @@ def kept_meanwhile(
 ) -> Iterator[None]:
     """Have a thread renew a lease inside the block.
 
-    Args: renewed: is told, by the thread, until when by the monotonic clock it is ours.
+    Nobody waits for the thread, whose last question may be on its way for as long as etcd takes:
+    it ends behind that. Args: renewed: is told, by the thread, until when by the monotonic clock
+    the lease is ours; once more, maybe, behind the block.
     """
     is_over = threading.Event()
 
@@ -42,13 +44,11 @@ def kept_meanwhile(
         finally:
             await etcd.close()
 
-    thread = threading.Thread(target=lambda: asyncio.run(renew()), name="lease", daemon=True)
-    thread.start()
+    threading.Thread(target=lambda: asyncio.run(renew()), name="lease", daemon=True).start()
     try:
         yield
     finally:
         is_over.set()
-        thread.join()
 
 
 class Ending:

@@ -216,6 +216,12 @@ class Federation:
                 link.resume()
         return max(len(of), 1)
 
+    def cut(self) -> None:
+        """Bring nothing more; `close` waits for what that takes."""
+        for links in self._links.values():
+            for _, link in links.values():
+                link.end()
+
     async def close(self, timeout_s: float = STOP_S) -> None:
         """End all, within a time; what stands at upstreams stays there."""
         for place in list(self._links):

@@ -129,7 +129,7 @@ class Runner:
         """Stop; what is under way gets its time."""
         self.is_paused = True
         self._error = ""
-        self._stop()
+        self.end()
 
     def resume(self) -> None:
         """Go on."""
@@ -137,9 +137,14 @@ class Runner:
         self._error = ""
         self._start()
 
+    def end(self) -> None:
+        """Take nothing more; what is under way gets its time."""
+        if self._task is not None:
+            self._task.cancel()
+
     async def close(self) -> None:
         """End, and wait for that, and for what had to end before."""
-        self._stop()
+        self.end()
         if tasks := self._ending():
             await asyncio.wait(tasks)
 
@@ -147,10 +152,6 @@ class Runner:
         self._before, loop = self._ending(), asyncio.get_running_loop()
         # Of its own: that of the request which made it would keep what the request has saved.
         self._task = loop.create_task(self._live(), name=type(self).__name__, context=Context())
-
-    def _stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
 
     def _ending(self) -> tuple[asyncio.Task[None], ...]:
         """Tasks that have not ended. One that is cancelled before it begins waits for nobody."""

@@ -152,6 +152,11 @@ class Shovels:
         digest = hashlib.sha1(name.encode(errors="surrogateescape"), usedforsecurity=False)
         return Path(self._broker.config.data_dir) / f"shovels.{digest.hexdigest()}.paused"
 
+    def cut(self) -> None:
+        """Move nothing more; `close` waits for what that takes."""
+        for _, shovel in self._all.values():
+            shovel.end()
+
     async def close(self, timeout_s: float = STOP_S) -> None:
         """End all, within a time; before the connections of the broker are closed."""
         while self._all:

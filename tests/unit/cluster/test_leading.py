@@ -16,7 +16,7 @@ import pytest
 
 from lavinmq.cluster.coordinator import Coordinator, State
 from lavinmq.cluster.etcd import Unreachable
-from lavinmq.cluster.leading import Leading
+from lavinmq.cluster.leading import HAND_OVER_S, Leading
 from tests.simulation.etcd import Client, Store
 
 NODES = ("a", "b", "c")
@@ -253,3 +253,41 @@ def test_a_leader_without_descriptors_looks_again_later(
     leading._socket.fileno = lambda: -1
     leading._listen()
     assert len(calls) == 3
+
+
+async def handed_over(leading: Any, position: int) -> None:
+    """Hand over what has come up to a position."""
+    leading._feed = SimpleNamespace(mark=lambda: position)
+    async with asyncio.timeout(HAND_OVER_S / 2):
+        await leading.hand_over()
+
+
+def test_who_goes_away_while_a_leader_hands_over_is_not_waited_for(leader: Leader) -> None:
+    """Its position stood still for ever: the stop of the leader took three seconds."""
+    leader.follower("b").peer.acked = 7
+    gone, leading = leader.follower("c"), leader.leading
+    gone.peer.acked = 3
+
+    async def run() -> None:
+        asyncio.get_running_loop().call_later(0.03, leading.sessions.discard, gone)
+        await handed_over(leading, 7)
+
+    asyncio.run(run())
+
+
+def test_a_leader_hands_over_to_all_that_are_there(leader: Leader) -> None:
+    """Not to one that it has given up."""
+    leader.follower("b").peer.acked = 7
+    new, leading = leader.follower("c"), leader.leading
+    new.peer.acked = 3
+    silent = leader.follower("d")
+    silent.peer.acked, silent.is_ended = 3, True
+
+    async def run() -> None:
+        work = asyncio.create_task(handed_over(leading, 7))
+        await asyncio.sleep(0.05)
+        assert not work.done()
+        new.peer.acked = 7
+        await work
+
+    asyncio.run(run())

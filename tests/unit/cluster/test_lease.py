@@ -1,9 +1,12 @@
-"""When those who follow take the time of a leader for over: not before it has ended itself."""
+"""When those who follow take the time of a leader for over: not before it has ended itself. And
+that a leader which loads its data keeps its lease."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -74,3 +77,38 @@ def test_it_is_not_over_while_the_lease_is_renewed_now_and_then(
 @pytest.mark.parametrize("world", [[-100.0]], indirect=True)
 def test_a_lease_that_is_gone_is_over_at_once(world: World) -> None:
     assert over_at(world, 0.1) == 0.0
+
+
+class SlowEtcd:
+    """Renews a lease when it is let."""
+
+    def __init__(self) -> None:
+        self.is_asked, self.may_answer, self.is_closed = (threading.Event() for _ in range(3))
+
+    async def keep_alive(self, _: int) -> int:
+        """As `Etcd.keep_alive`, which has a limit, too."""
+        self.is_asked.set()
+        for _ in range(1000):
+            if self.may_answer.is_set():
+                break
+            await asyncio.sleep(0.002)
+        return TTL
+
+    async def close(self) -> None:
+        """As `Etcd.close`."""
+        self.is_closed.set()
+
+
+def test_a_leader_that_has_loaded_does_not_wait_for_etcd() -> None:
+    """An answer that did not come held up the loop for seconds, just when it was to serve."""
+    etcd: Any = SlowEtcd()
+    renewed: list[float] = []
+    try:
+        with lease.kept_meanwhile(lambda: etcd, 7, TTL, renewed.append):
+            assert etcd.is_asked.wait(20)
+        assert not etcd.is_closed.is_set(), "it has been waited for"
+        assert not renewed
+    finally:
+        etcd.may_answer.set()
+    assert etcd.is_closed.wait(20), "it ends behind its last answer"
+    assert len(renewed) == 1
