@@ -207,6 +207,8 @@ cdef struct observer_t:         # who is told of each change of a file, once it 
     observer_t* next
 
 cdef enum:
+    JOURNALS = 3                # that there may be at once: for a backup, and for nodes that join
+    OBSERVERS = JOURNALS + 2
     TOUCH_SLOTS = 64
     TOUCH_ALL = 0x7fffffffffffffff      # end of a change that may be anywhere in a file
     SUM_SPOILED = 64            # files that are remembered until somebody asks for them
@@ -1852,7 +1854,7 @@ cdef struct loop_t:
     copies_t* copies            # that have to have what is synced, NULL = there are none
     flag_t is_behind            # they are, by so much that who sends much is not read
     flag_t is_below             # there are too few, and who publishes is told instead of waiting
-    flag_t is_copied            # files are: none gets holes, and nothing is written over filling
+    u8 n_snapshots              # while files are in any none gets holes, nor is filling written over
     flag_t is_reading           # they are another's to change: whoever tries is refused
     reached_t reached           # what the routings under way have reached
     u32 n_reads                 # links that were read since the last tick

@@ -214,8 +214,8 @@ def whole_end(fd: int, size: int) -> int:
 class Journal:
     """Keeps notes of all changes of files below a root, from now on until it is closed.
 
-    Args: root: as that of `observe`; most: bytes of notes that it may hold. Raises: RuntimeError
-    when somebody observes the files already.
+    There may be three at once: for a backup, and for two nodes that join. Args: root: as that of
+    `observe`; most: bytes of notes that it may hold. Raises: RuntimeError when there are more.
     """
 
     def __init__(self, loop: Loop, root: str, most: int) -> None: ...
@@ -298,9 +298,9 @@ class Loop:
 
     events: asyncio.AbstractEventLoop
     """The running event loop."""
-    is_copied: bool
-    """Whether files are held for a copy: no compaction may begin, and filling is cut before data is
-    written, so that a note says where the data ended."""
+    n_snapshots: int
+    """How many snapshots hold files, which are copied: while there are any no compaction may begin,
+    and filling is cut before data is written, so that a note says where the data ended."""
     n_compactions: int
     """Those that have begun and not ended."""
 

@@ -164,6 +164,8 @@ class Broker:
         is_clean: bool = False,
     ) -> None:  # fmt: skip
         self.is_started = self.is_stopping = False
+        self.is_backed_up = False
+        """Whether a backup is being made."""
         self._is_clean = is_clean
         self._on_empty = on_empty
         self.config = config

@@ -11,7 +11,6 @@
 cdef enum:
     FOLLOW_READ = 1048576
     FOLLOW_UNSYNCED = 8388608
-    FOLLOW_UNSYNCED_LAZY = 268435456
     FOLLOW_MOMENT_MS = 100
     FOLLOW_LOOK_MS = 1000
     FOLLOW_ACK_MS = 10000       # a leader takes what it is told
@@ -115,7 +114,7 @@ cdef int follow_take(follow_t* w) noexcept nogil:
         position_tell(&w.applied, w.applied + size)
         w.changed = w.applied
         follow_note(w.ring.touched, p, w.applied)
-        if w.apply.unsynced > (<u64>FOLLOW_UNSYNCED_LAZY if w.is_lazy else <u64>FOLLOW_UNSYNCED):
+        if w.apply.unsynced > <u64>FOLLOW_UNSYNCED:
             end = follow_ack(w)
             if end >= 0:
                 return end

@@ -3,8 +3,8 @@
 
 
 cdef enum:
-    OBSERVER_OTHER = 0          # in Loop.observers
-    OBSERVER_COPIES = 1
+    OBSERVER_OTHER = JOURNALS   # in Loop.observers, behind those of journals
+    OBSERVER_COPIES
 
 
 cdef void observe_by(Loop loop, int which, root, size_t note, size_t owner):
@@ -22,13 +22,15 @@ cdef void observe_by(Loop loop, int which, root, size_t note, size_t owner):
 
 
 cdef void link_observers(Loop loop):
-    """Have those told that want to be. Other threads may be telling meanwhile."""
-    cdef observer_t* o = &loop.observers[OBSERVER_OTHER]
-    cdef observer_t* copies = NULL
-    if loop.is_observed[OBSERVER_COPIES]:
-        copies = &loop.observers[OBSERVER_COPIES]   # its own `next` is never anything but NULL
-    observer_link(&o.next, copies)
-    observer_link(&loop.t.observer, o if loop.is_observed[OBSERVER_OTHER] else copies)
+    """Have those told that want to be. Other threads may be telling meanwhile: who is with one that
+    wants no more goes on from there."""
+    cdef observer_t* following = NULL
+    cdef int i
+    for i in range(OBSERVERS - 1, -1, -1):
+        observer_link(&loop.observers[i].next, following)
+        if loop.is_observed[i]:
+            following = &loop.observers[i]
+    observer_link(&loop.t.observer, following)
 
 
 def observe(Loop loop, str root, size_t note, size_t owner=0) -> None:
@@ -155,20 +157,24 @@ cdef class Journal:
     """Keeps notes of all changes below a root, from now on until it is closed. See the stub."""
     cdef Loop loop
     cdef journal_t* j
+    cdef int which
 
     def __cinit__(self, Loop loop, str root, u64 most):
-        if loop.is_observed[OBSERVER_OTHER]:
-            raise RuntimeError("somebody observes the files already")
-        if loop.journal == NULL:        # it stays: a thread may be in a note when one is closed
-            loop.journal = <journal_t*>calloc(1, sizeof(journal_t))
-            if loop.journal == NULL:
+        cdef int i = 0
+        while i < JOURNALS and loop.is_observed[i]:
+            i += 1
+        if i == JOURNALS:
+            raise RuntimeError("the files are being copied too often already")
+        if loop.journals[i] == NULL:    # it stays: a thread may be in a note when one is closed
+            loop.journals[i] = <journal_t*>calloc(1, sizeof(journal_t))
+            if loop.journals[i] == NULL:
                 raise MemoryError
-            pthread_mutex_init(&loop.journal.lock, NULL)
-        self.loop, self.j = loop, loop.journal
+            pthread_mutex_init(&loop.journals[i].lock, NULL)
+        self.loop, self.j, self.which = loop, loop.journals[i], i
         self.take()
         self.j.most = most
         self.j.is_overrun = False
-        observe(loop, root, <size_t>&journal_note, <size_t>self.j)
+        observe_by(loop, i, os.fsencode(root), <size_t>&journal_note, <size_t>self.j)
 
     def take(self) -> bytes:
         """All notes that there are. See the stub."""
@@ -192,8 +198,8 @@ cdef class Journal:
 
     def close(self) -> None:
         """Note nothing more."""
-        if self.loop is not None and self.loop.is_observed[OBSERVER_OTHER]:
-            self.loop.is_observed[OBSERVER_OTHER] = False
+        if self.loop is not None:
+            self.loop.is_observed[self.which] = False
             link_observers(self.loop)
             self.take()
         self.loop = None

@@ -693,7 +693,7 @@ cdef class Queue:
         cdef seg_t* seg
         cdef u32 i
         if (self.q.is_deleted or self.q.is_closed or self.q.is_stuck
-                or self.compaction is not None or self.loop.t.is_copied):
+                or self.compaction is not None or self.loop.t.n_snapshots):
             return False
         for i in range(queue_levels(self.q)):
             st = queue_level(self.q, i)

@@ -122,15 +122,15 @@ cdef class Loop:
     again.
     """
     cdef loop_t t
-    cdef observer_t observers[2]        # of changes of files; whom of them there is
-    cdef bint is_observed[2]
+    cdef observer_t observers[OBSERVERS]    # of changes of files; whom of them there is
+    cdef bint is_observed[OBSERVERS]
     cdef bytes observed_root
     cdef u64 awaited            # position that copies have to have for the sync that is over here
     cdef bint is_awaited        # it is over here, and waits for them
     cdef i64 sync_began_ns
     cdef object copied          # (position, callback) of what else waits for copies
     cdef int copied_fd          # readable when they may have it
-    cdef journal_t* journal     # of changes of files, NULL = nobody has asked for one yet
+    cdef journal_t* journals[JOURNALS]  # of changes of files, NULL = nobody has asked for it yet
     cdef readonly u32 n_compactions
     cdef readonly object events
     cdef object on_fatal
@@ -243,10 +243,11 @@ cdef class Loop:
         cdef u32 i
         self.t.observer = NULL      # the broker has ended
         self.t.touches.fd = -1
-        if self.journal != NULL:
-            pthread_mutex_destroy(&self.journal.lock)
-            free(self.journal.p)
-            free(self.journal)
+        for i in range(JOURNALS):
+            if self.journals[i] != NULL:
+                pthread_mutex_destroy(&self.journals[i].lock)
+                free(self.journals[i].p)
+                free(self.journals[i])
         loop_drop_hauls(&self.t)
         while self.t.jobs != NULL:
             job = self.t.jobs
@@ -333,13 +334,13 @@ cdef class Loop:
         self.release_held()
 
     @property
-    def is_copied(self) -> bool:
-        """Whether files are held for a copy. See the stub."""
-        return self.t.is_copied
+    def n_snapshots(self) -> int:
+        """How many snapshots hold files. See the stub."""
+        return self.t.n_snapshots
 
-    @is_copied.setter
-    def is_copied(self, bint value) -> None:
-        self.t.is_copied = value
+    @n_snapshots.setter
+    def n_snapshots(self, u8 value) -> None:
+        self.t.n_snapshots = value
 
     @property
     def is_reading(self) -> bool:

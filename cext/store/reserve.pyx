@@ -97,7 +97,7 @@ cdef void store_reserve(store_t* st, pool_t* pool) noexcept nogil:
     cdef u64 end
     cdef u8* block
     st.synced = st.flushed
-    if step > RESERVE_STEP or st.flushed < RESERVE_FROM or st.loop.is_copied:
+    if step > RESERVE_STEP or st.flushed < RESERVE_FROM or st.loop.n_snapshots:
         return
     if st.loop.copies != NULL:
         return                          # it would cost each copy twice the bytes

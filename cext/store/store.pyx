@@ -146,7 +146,7 @@ cdef int store_flush(store_t* st) noexcept nogil:
         return 0
     if st.wfd < 0 and store_open_write(st):
         return store_failed(st, FILE_MSGS, st.wseg.id)
-    if st.reserved and st.loop.is_copied:
+    if st.reserved and st.loop.n_snapshots:
         store_cut(st)           # a copy of the file has its size, which ends behind the filling
         if st.wfd < 0:
             return store_failed(st, FILE_MSGS, st.wseg.id)

@@ -25,13 +25,19 @@ LOOK_S: Final = 0.05
 
 
 class Taking:
-    """A snapshot from its beginning to its release. One at a time.
+    """A snapshot from its beginning to its release.
 
-    Args: position: says how far something has come that hears of the same changes.
+    Args: position: says how far something has come that hears of the same changes; is_backup: it is
+        for a backup, which may take as long as its client likes: there is one at a time, and nodes
+        that join do not wait for it.
     """
 
-    def __init__(self, broker: Broker, position: Callable[[], int] = int) -> None:
+    def __init__(
+        self, broker: Broker, position: Callable[[], int] = int, *, is_backup: bool = False
+    ) -> None:
         self._position = position
+        self._broker = broker
+        self._is_backup = is_backup
         self.since = self.until = 0
         """Positions between which its moment is: what came before the first is in it, nothing
         behind the second."""
@@ -43,9 +49,12 @@ class Taking:
 
     async def take(self) -> None:
         """Take it. Raises: SnapshotError, OSError: there is none, and nothing to release."""
-        if self._loop.is_copied:
-            raise SnapshotError("another backup is being made")
-        self._loop.is_copied = self._is_mine = True
+        if self._is_backup:
+            if self._broker.is_backed_up:
+                raise SnapshotError("another backup is being made")
+            self._broker.is_backed_up = True
+        self._loop.n_snapshots += 1
+        self._is_mine = True
         try:
             while self._loop.n_compactions:
                 await asyncio.sleep(LOOK_S)
@@ -88,4 +97,6 @@ class Taking:
             try:
                 await asyncio.shield(aside(self.snapshot.release))
             finally:
-                self._loop.is_copied = False
+                self._loop.n_snapshots -= 1
+                if self._is_backup:
+                    self._broker.is_backed_up = False

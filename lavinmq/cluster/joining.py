@@ -333,15 +333,19 @@ class Copy:
                 piece = exactly(sock, min(left, PIECE))
                 file.write(piece)
                 left -= len(piece)
-                self._unsynced += len(piece)
-                if self._unsynced >= SYNC_BYTES:
-                    file.flush()
-                    self._sync()
+                self._wrote(len(piece), file.flush)
         self._files.append(Staged(path, name, begin, size))
         return n
 
+    def _wrote(self, n_bytes: int, flush: Callable[[], object]) -> None:
+        """So much was written. Args: flush: of the file. Raises: what that does, SyncFailed."""
+        self._unsynced += n_bytes
+        if self._unsynced >= SYNC_BYTES:
+            flush()
+            self._sync()
+
     def _sync(self) -> None:
-        """Have what has come on disk. Raises: SyncFailed."""
+        """Have what was written on disk. Raises: SyncFailed."""
         self._unsynced = 0
         _sync(self._root)
 
@@ -356,7 +360,7 @@ class Copy:
                 os.mkdir(os.path.join(self._root, path), 0o750)
         for each in self._files:
             self._place(each)
-        _sync(self._root)
+        self._sync()
 
     def _clear(self, path: str, wanted: set[str], directories: set[str]) -> None:
         """Remove what the leader does not have."""
@@ -385,8 +389,7 @@ class Copy:
         if is_changed:
             self._touch(staged.path)  # in between it may have been looked at
 
-    @staticmethod
-    def _put(staged: Staged, source: str, place: str) -> None:
+    def _put(self, staged: Staged, source: str, place: str) -> None:
         if staged.name and staged.begin == 0:
             with suppress(FileNotFoundError):  # it is there already
                 os.chmod(source, 0o640)
@@ -398,6 +401,7 @@ class Copy:
                 with open(source, "rb", buffering=0) as come:
                     while piece := come.read(PIECE):
                         file.write(piece)
+                        self._wrote(len(piece), file.flush)
             file.truncate(staged.size)
 
     def _touch(self, path: str, *, is_directory: bool = False) -> None:

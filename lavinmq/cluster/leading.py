@@ -14,8 +14,8 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lavinmq._cluster import BlockSender, Feed, Peer
@@ -62,6 +62,10 @@ GREETING_S: Final = 5.0
 """In which a connection has to say whose it is."""
 STAGE_S: Final = 600.0
 """In which a follower has to bring to its disk what it has got."""
+MOST_JOINING: Final = 2
+"""Followers that get their files at once: of three nodes, none waits for a slow one."""
+JOIN_S: Final = 10.0
+"""After which one that waits for its turn is told so."""
 HAND_OVER_S: Final = 3.0
 SEND_S: Final = 30.0
 _log = log.get("lmq.cluster")
@@ -160,7 +164,7 @@ class Leading:
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._changing = asyncio.Lock()
-        self._joining = threading.Lock()
+        self._joining = threading.BoundedSemaphore(MOST_JOINING)
         self._tickets: dict[str, tuple[int, str | None]] = {}
         """Of followers that join: from which position on they are to hear of changes, and how."""
         self._patient_until: dict[str, float] = {}
@@ -635,7 +639,7 @@ class Leading:
         feed, integrity = self._feed, self._broker.integrity
         if integrity is not None and len(integrity.damages):
             raise DamagedError(integrity.damages.all()[0].path)
-        with self._joining:
+        with self._turn():
             frames.send(link, {"join": True, **speech.spoken()})
             sock: Connection = link if compression is None else BlockSender(link, compression)
             session.sock = sock
@@ -663,6 +667,16 @@ class Leading:
             finally:
                 del self._tickets[ticket]
                 self._on_loop(taking.release())
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Have few join at once. Raises: PeerError: others take long."""
+        if not self._joining.acquire(timeout=JOIN_S):
+            raise PeerError(f"{MOST_JOINING} others get their files just now")
+        try:
+            yield
+        finally:
+            self._joining.release()
 
     async def _begin_spool(self, session: Session, sock: Link, hello: dict[str, Any]) -> Peer:
         """Send what is changed to a follower that joins. Nothing waits for it. Raises: PeerError,

@@ -36,11 +36,12 @@ _log = log.get("lmq.backup")
 async def back_up(call: Call) -> None:
     """Download the data directory as it is now: a tar file."""
     broker, handler = call.broker, call.handler
-    if broker.loop.is_copied:
+    if broker.is_backed_up:
         raise ApiError(503, "no_backup", "No backup can be made now: another backup is being made")
     known = await aside(_parsed, call.content or b"")
     cluster = broker.cluster
-    taking = Taking(broker) if cluster is None else Taking(broker, lambda: cluster.place()[1])
+    position = int if cluster is None else lambda: cluster.place()[1]
+    taking = Taking(broker, position, is_backup=True)
     try:
         await taking.take()
     except SnapshotError as error:

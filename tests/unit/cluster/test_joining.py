@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,32 @@ def test_whatever_it_had_it_has_the_leaders_files(
         (follower / name).unlink()
     assert differences(leader, follower) == []
     shutil.rmtree(base)
+
+
+def test_little_of_what_comes_is_in_memory_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever syncs a file system that a joining node is on, waited for all that had come."""
+    leader, follower = tmp_path / "leader", tmp_path / "follower"
+    base = os.urandom(joining.PIECE)
+    make(leader, {"large": 6 * base, "grown": base + 3 * base, **{f"{n}": base for n in range(4)}})
+    make(follower, {"grown": base})
+    monkeypatch.setattr(joining, "SYNC_BYTES", 2 * joining.PIECE)
+    def known() -> int:
+        return sum(each.stat().st_size for each in follower.rglob("*") if each.is_file())
+
+    at_syncs = [known()]
+
+    def sync(_: str) -> None:
+        at_syncs.append(known())
+
+    monkeypatch.setattr(joining._core, "sync_file_system", sync)
+
+    assert joined(leader, follower) == 13 * joining.PIECE
+
+    steps = [after - before for before, after in pairwise(at_syncs)]
+    assert max(steps) == 2 * joining.PIECE
+    assert at_syncs[-2] > 13 * joining.PIECE, "what is placed behind what was there is synced, too"
 
 
 def test_only_what_differs_is_sent(tmp_path: Path) -> None:

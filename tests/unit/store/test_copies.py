@@ -69,13 +69,30 @@ def test_notes_are_kept_in_order_and_once(loop: _core.Loop, tmp_path: Path) -> N
     assert not journal.is_overrun and journal.take() == b""
 
 
-def test_there_is_one_at_a_time(loop: _core.Loop, tmp_path: Path) -> None:
-    journal = _core.Journal(loop, str(tmp_path), 100)
-    with pytest.raises(RuntimeError, match="observes"):
+def test_there_are_three_at_once_and_each_has_its_own_notes(
+    loop: _core.Loop, tmp_path: Path
+) -> None:
+    first, second, third = (_core.Journal(loop, str(tmp_path), 1 << 20) for _ in range(3))
+    with pytest.raises(RuntimeError, match="copied"):
         _core.Journal(loop, str(tmp_path), 100)
-    journal.close()
-    journal.close()
-    _core.Journal(loop, str(tmp_path), 100).close()
+    note(loop, tmp_path, Change.MAKE, "a", 0, 0)
+    assert len(notes_in(first.take())) == 1
+
+    first.close()
+    first.close()
+    note(loop, tmp_path, Change.MAKE, "b", 0, 0)
+    again = _core.Journal(loop, str(tmp_path), 100)
+    note(loop, tmp_path, Change.MAKE, "c", 0, 0)
+
+    assert [path for _, path, *_ in notes_in(second.take())] == ["a", "b", "c"]
+    second.close()
+    note(loop, tmp_path, Change.MAKE, "d", 0, 0)
+    assert [path for _, path, *_ in notes_in(again.take())] == ["c", "d"]
+    assert [path for _, path, *_ in notes_in(third.take())] == ["a", "b", "c", "d"]
+    for each in (again, third):
+        each.close()
+    note(loop, tmp_path, Change.MAKE, "e", 0, 0)
+    assert again.take() == third.take() == b""
 
 
 def test_what_has_too_many_notes_says_so(loop: _core.Loop, tmp_path: Path) -> None:
