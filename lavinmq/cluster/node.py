@@ -465,8 +465,7 @@ class Node:
     def _look_at_leading(self, leading: Leading) -> None:
         """Raises: NodeError: it leads no more."""
         state = self._coordinator.state
-        if time.monotonic() > self._deadline:
-            raise NodeError("etcd has not renewed the lease in time, another node may lead", LOST)
+        self._check_deadline()
         if state.epoch != leading.epoch or state.epoch_leader != self.me:
             raise NodeError(f"node {state.epoch_leader} leads in epoch {state.epoch}", LOST)
         if state.leader is None or state.leader.lease != self._lease:
@@ -475,6 +474,11 @@ class Node:
         self._await_peers()
         if self._standing.is_damaged and not self._makes_way:
             self._hand_over()
+
+    def _check_deadline(self) -> None:
+        """Raises: NodeError: another node may lead."""
+        if time.monotonic() > self._deadline:
+            raise NodeError("etcd has not renewed the lease in time, another node may lead", LOST)
 
     def _await_peers(self) -> None:
         """What is damaged is given up by a node that is alone; another one will lead."""
@@ -687,6 +691,7 @@ class Node:
             ):
                 server.start()
                 spare_collections()
+            self._check_deadline()  # before the loop turns, and serves somebody
             self._leading.start()
         except (DefinitionsError, OSError) as error:
             raise NodeError(f"Cannot start: {error}", 1) from None

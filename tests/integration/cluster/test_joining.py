@@ -4,6 +4,7 @@ leader, byte by byte; one that must not be taken for another is not.
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -147,6 +148,37 @@ def test_node_that_is_killed_while_it_joins_joins_in_the_end(cluster: Cluster) -
         cluster.start()
         book.progress()
         book.check()
+    assert_alike(cluster)
+
+
+def test_nodes_join_while_a_client_reads_a_backup_as_slowly_as_it_likes(cluster: Cluster) -> None:
+    """Each attempt was refused until the backup was over, and nothing acknowledged meanwhile."""
+    leader = cluster.leader()
+    fill(leader, "large", 600, 50_000)  # more than sockets hold
+    backup = http.client.HTTPConnection(leader.host, leader.http_port, timeout=DEADLINE_S)
+    head = {"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="}
+    backup.request("POST", "/api/backup", headers=head)
+    answer = backup.getresponse()
+    archive, are_back = [answer.read(1)], threading.Event()
+
+    def read() -> None:
+        while not are_back.wait(1):
+            archive.append(answer.read(1 << 10))
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    for each in cluster.followers():
+        each.kill()
+        (each.data_dir / ".clustering_state").unlink()  # nobody knows what it has
+    cluster.start()
+
+    assert Api(leader)("POST", "/api/backup").status == 503, "it is still being made"
+    are_back.set()
+    reader.join(DEADLINE_S)
+    archive.append(answer.read())
+    backup.close()
+    assert sum(map(len, archive)) > 600 * 50_000
+    assert not any(archive[-1][-1024:]), "it is whole"
     assert_alike(cluster)
 
 

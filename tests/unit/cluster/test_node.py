@@ -4,6 +4,7 @@ happens meanwhile."""
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -16,9 +17,11 @@ import pytest
 
 from lavinmq.cluster.etcd import EtcdError, NoLease
 from lavinmq.cluster.history import History
-from lavinmq.cluster.node import Node
+from lavinmq.cluster.leading import Leading
+from lavinmq.cluster.node import Node, NodeError
 from lavinmq.config.values import load
 from lavinmq.process.systemd import Service
+from lavinmq.server import Server
 from tests.support.ports import free_port
 
 
@@ -222,3 +225,26 @@ def test_a_leader_that_has_failed_serves_nobody_while_it_lets_go(
     events.run_until_complete(node.release())
 
     assert n_cuts == [1]
+
+
+@pytest.mark.parametrize("left_s", [-1, 60])
+def test_a_leader_whose_lease_has_ended_while_it_loaded_serves_nobody(
+    tmp_path: Path, events: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch, left_s: int
+) -> None:
+    """It served until its next look, as a leader that another one has replaced."""
+    node: Any = made(tmp_path, events)
+    served = []
+    monkeypatch.setattr(Server, "start", lambda _: None)
+    monkeypatch.setattr(Leading, "start", lambda _: served.append(1))
+
+    async def lead() -> None:
+        node._deadline = time.monotonic() + left_s
+        with socket.create_server(("127.0.0.1", 0)) as sock, suppress(NodeError):
+            await node._lead(sock)
+
+    try:
+        events.run_until_complete(lead())
+        assert bool(served) == (left_s > 0)
+    finally:
+        node._leading.close()
+        node.server.release()
