@@ -35,6 +35,7 @@ Connection: TypeAlias = "Link | BlockSender | BlockReceiver"
 MAGIC: Final = b"LAVINMQ-CLUSTER1"
 NONCE: Final = 32
 MOST: Final = 4 << 20
+PIECE: Final = 1 << 18
 GREETING_S: Final = 5.0
 GONE_MS: Final = 10_000
 PART_S: Final = 1.0
@@ -123,11 +124,16 @@ def exactly(sock: Connection, n: int) -> bytes:
     """So many bytes. Raises: OSError."""
     data = bytearray()
     while len(data) < n:
-        piece = sock.recv(min(n - len(data), 1 << 20))
-        if not piece:
-            raise ConnectionResetError("the other node has closed the connection")
-        data += piece
+        data += some(sock, n - len(data))
     return bytes(data)
+
+
+def some(sock: Connection, most: int) -> bytes:
+    """What there is, one byte at least, so many at most. Raises: OSError."""
+    piece = sock.recv(min(most, PIECE))
+    if not piece:
+        raise ConnectionResetError("the other node has closed the connection")
+    return piece
 
 
 def number(value: dict[str, Any], name: str) -> int:

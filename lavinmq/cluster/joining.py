@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 
 from lavinmq import _core
-from lavinmq.cluster.frames import Connection, PeerError, exactly, items, number, receive, send
+from lavinmq.cluster.frames import Connection, PeerError, items, number, receive, send, some
 from lavinmq.files.snapshot import OWN, Snapshot
 from lavinmq.files.standing import Standing
 from lavinmq.integrity.guard import Guard
@@ -330,7 +330,7 @@ class Copy:
         with _Staging(os.path.join(self._stage, name)) as file:
             left = n
             while left:
-                piece = exactly(sock, min(left, PIECE))
+                piece = some(sock, left)
                 file.write(piece)
                 left -= len(piece)
                 self._wrote(len(piece), file.flush)
