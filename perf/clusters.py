@@ -7,10 +7,11 @@ Run from the root of the repository, on a machine with nothing else to do:
 `etcd-server` has to be installed. Rows of load: one producer with messages of 16 bytes, persistent,
 to a durable queue; a single node and a cluster in turn. Rows of faults: a client with one message
 at a time, from the fault until the next confirm through any node; with `--queues N` there are so
-many other durable queues, which whoever leads has to know first. Rows of joins: 100 000 messages a
-second, confirmed in batches of 1 000, before and while a node comes with nothing (`join`), or comes
-back after a minute (`rejoin`). Results, the middle of the repetitions with the lowest and the
-highest, go to standard output.
+many other durable queues, with `--messages N` as many messages of 16 bytes in each, which whoever
+leads has to know first. Rows of joins: 100 000 messages a second, confirmed in batches of 1 000,
+before and while a node comes with nothing (`join`), or comes back after a minute (`rejoin`), and
+`--megabytes N` of other messages, which take three times as much disk. Results, the middle of the
+repetitions with the lowest and the highest, go to standard output.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ JOINS: Final = ("join", "rejoin")
 SINGLE: Final = 1
 QUEUE: Final = "q"
 PATIENCE_S: Final = 60.0
+FILLED_AT_ONCE: Final = 10
+"""Queues that are given messages before the first of them has confirmed all."""
 SLOW_MB_S: Final = 10
 """So fast at least a node joins."""
 
@@ -222,12 +225,27 @@ FAULTS: Final[dict[str, Callable[[Cluster], float]]] = {
 }  # fmt: skip
 
 
-def faults(name: str, times: int, n_queues: int) -> None:
+def fill(port: int, n_queues: int, n_messages: int) -> None:
+    """Give each of so many queues of `starts.declare` so many messages."""
+    with Wire.open(port) as wire:
+        wire.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+        confirmed = 0
+        for i in range(n_queues):
+            wire.send_bytes(n_messages * encode_publish(1, "", f"q{i}", b"x" * 16, PERSISTENT))
+            while confirmed < (i + 1 - FILLED_AT_ONCE) * n_messages:
+                confirmed = wire.expect(commands.Basic.Ack).delivery_tag
+        while confirmed < n_queues * n_messages:
+            confirmed = wire.expect(commands.Basic.Ack).delivery_tag
+
+
+def faults(name: str, times: int, n_queues: int, n_messages: int) -> None:
     """A row of faults: for how long nothing was confirmed."""
     took = []
     with nodes(3, is_linked=name.startswith("cut")) as cluster:
         if n_queues:
             starts.declare(cluster.leader().http_port, n_queues)
+            if n_messages:
+                fill(cluster.leader().port, n_queues, n_messages)
             cluster.whole()
         with Wire.open(cluster.leader().port) as wire:
             declare = commands.Queue.Declare(queue=QUEUE, durable=True)
@@ -241,7 +259,7 @@ def faults(name: str, times: int, n_queues: int) -> None:
     took.sort()
     high = took[min(len(took) - 1, int(0.99 * len(took)))]
     sys.stdout.write(
-        f"{name}, {n_queues} other queues, {times} times: p50 {statistics.median(took):.3f} s,"
+        f"{name}, {n_queues} other queues of {n_messages} messages, {times} times: p50 {statistics.median(took):.3f} s,"
         f" p99 {high:.3f} s, least {took[0]:.3f} s, most {took[-1]:.3f} s\n"
     )
     sys.stdout.flush()
@@ -334,6 +352,7 @@ def joins(name: str, megabytes: int, away_s: float) -> None:
         show(f"{name}: {megabytes} MB, seconds from the start of the process to in sync", [took])
         sys.stdout.write(f"{name}: before: {stream.told(began - 4, began)}\n")
         sys.stdout.write(f"{name}: meanwhile: {stream.told(began, over)}\n")
+        sys.stdout.flush()
 
 
 def show(name: str, values: list[float]) -> None:
@@ -351,6 +370,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=5)
     parser.add_argument("--times", type=int, default=10)
     parser.add_argument("--queues", type=int, default=0)
+    parser.add_argument("--messages", type=int, default=0)
     parser.add_argument("--megabytes", type=int, default=2000)
     parser.add_argument("--away", type=float, default=60)
     parser.add_argument("--only", default=",".join((*LOADS, *FAULTS, *JOINS)))
@@ -366,7 +386,7 @@ def main() -> None:
         elif name in JOINS:
             joins(name, options.megabytes, options.away)
         else:
-            faults(name, options.times, options.queues)
+            faults(name, options.times, options.queues, options.messages)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
@@ -52,8 +52,10 @@ SAME: Final = "same"
 PATHS_AT_ONCE: Final = 1000
 PIECE: Final = 1 << 20
 SYNC_BYTES: Final = 8 << 20
-"""So much of what comes is in memory alone, at most. More of it would have whoever syncs a file
-system wait for all of it: the leader and others, where they have it in common with this node."""
+"""So much of a file is in memory alone, at most, before it is synced. More of it would have whoever
+syncs the file system wait for all of it: the leader, where it has that in common with this node."""
+LITTLE: Final = 256 << 10
+"""What is left of a file when it ends; less of it is left to the sync of all."""
 MAX_PATH: Final = 4095
 _log = log.get("lmq.cluster")
 NOT_SENT: Final = OWN | {"schema_version"}
@@ -78,11 +80,12 @@ def staging() -> Iterator[None]:
 
 class _Staging:
     """A file of the stage while it comes: all of it is written, however little the disk takes at
-    once. Its methods raise StageFailed."""
+    once. Its methods raise StageFailed, SyncFailed."""
 
     def __init__(self, path: str) -> None:
         with staging():
             self._file = open(path, "xb")  # noqa: SIM115 - closed by `__exit__`
+        self._unsynced = 0
 
     def __enter__(self) -> _Staging:
         return self
@@ -95,11 +98,29 @@ class _Staging:
         """Write what comes next."""
         with staging():
             self._file.write(data)
+        self._unsynced += len(data)
+        if self._unsynced >= SYNC_BYTES:
+            self.sync()
 
-    def flush(self) -> None:
-        """Have the system know all of it."""
+    def end(self) -> None:
+        """All of it has come."""
+        if self._unsynced >= LITTLE:
+            self.sync()
+
+    def sync(self) -> None:
+        """Have what has come on disk."""
         with staging():
             self._file.flush()
+        _sync_file(self._file)
+        self._unsynced = 0
+
+
+def _sync_file(file: IO[bytes]) -> None:
+    """Have on disk what the system knows of a file. Raises: SyncFailed."""
+    try:
+        os.fdatasync(file.fileno())
+    except OSError as error:
+        raise SyncFailed(error.errno, error.strerror, file.name) from None
 
 
 def _sync(root: str) -> None:
@@ -254,7 +275,6 @@ class Copy:
         self._stage = os.path.join(root, STAGE)
         self._files: list[Staged] = []
         self._directories: list[str] = []
-        self._unsynced = 0
         self.n_same = self.n_compared = 0
         """Files of the leader's that it had as they were, and others that it had."""
 
@@ -276,7 +296,7 @@ class Copy:
         plan = {"files": [list(each) for each in self._files], "directories": self._directories}
         with _Staging(os.path.join(self._stage, PLAN)) as file:
             file.write(orjson.dumps(plan))
-        self._sync()
+        _sync(self._root)
         send(sock, {"staged": True})
         return n_bytes
 
@@ -333,21 +353,9 @@ class Copy:
                 piece = some(sock, left)
                 file.write(piece)
                 left -= len(piece)
-                self._wrote(len(piece), file.flush)
+            file.end()
         self._files.append(Staged(path, name, begin, size))
         return n
-
-    def _wrote(self, n_bytes: int, flush: Callable[[], object]) -> None:
-        """So much was written. Args: flush: of the file. Raises: what that does, SyncFailed."""
-        self._unsynced += n_bytes
-        if self._unsynced >= SYNC_BYTES:
-            flush()
-            self._sync()
-
-    def _sync(self) -> None:
-        """Have what was written on disk. Raises: SyncFailed."""
-        self._unsynced = 0
-        _sync(self._root)
 
     def place(self) -> None:
         """Make the files those of the leader. It may be done again from the beginning, as long as
@@ -360,7 +368,7 @@ class Copy:
                 os.mkdir(os.path.join(self._root, path), 0o750)
         for each in self._files:
             self._place(each)
-        self._sync()
+        _sync(self._root)
 
     def _clear(self, path: str, wanted: set[str], directories: set[str]) -> None:
         """Remove what the leader does not have."""
@@ -389,7 +397,8 @@ class Copy:
         if is_changed:
             self._touch(staged.path)  # in between it may have been looked at
 
-    def _put(self, staged: Staged, source: str, place: str) -> None:
+    @staticmethod
+    def _put(staged: Staged, source: str, place: str) -> None:
         if staged.name and staged.begin == 0:
             with suppress(FileNotFoundError):  # it is there already
                 os.chmod(source, 0o640)
@@ -401,8 +410,9 @@ class Copy:
                 with open(source, "rb", buffering=0) as come:
                     while piece := come.read(PIECE):
                         file.write(piece)
-                        self._wrote(len(piece), file.flush)
             file.truncate(staged.size)
+            if staged.size - staged.begin >= LITTLE:
+                _sync_file(file)
 
     def _touch(self, path: str, *, is_directory: bool = False) -> None:
         """Have the sums forgotten of what is about to be replaced."""

@@ -8,7 +8,6 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -121,25 +120,24 @@ def test_little_of_what_comes_is_in_memory_alone(
 ) -> None:
     """Whoever syncs a file system that a joining node is on, waited for all that had come."""
     leader, follower = tmp_path / "leader", tmp_path / "follower"
-    base = os.urandom(joining.PIECE)
+    base = os.urandom(1 << 20)
     make(leader, {"large": 6 * base, "grown": base + 3 * base, **{f"{n}": base for n in range(4)}})
     make(follower, {"grown": base})
-    monkeypatch.setattr(joining, "SYNC_BYTES", 2 * joining.PIECE)
-    def known() -> int:
-        return sum(each.stat().st_size for each in follower.rglob("*") if each.is_file())
+    monkeypatch.setattr(joining, "SYNC_BYTES", 2 << 20)
+    synced: dict[int, int] = {each.stat().st_ino: each.stat().st_size for each in follower.iterdir()}
+    unsynced = []
 
-    at_syncs = [known()]
+    def sync(fd: int) -> None:
+        found = [each.stat() for each in follower.rglob("*") if each.is_file()]
+        unsynced.append(sum(each.st_size - synced.get(each.st_ino, 0) for each in found))
+        synced[os.fstat(fd).st_ino] = os.fstat(fd).st_size
 
-    def sync(_: str) -> None:
-        at_syncs.append(known())
+    monkeypatch.setattr(os, "fdatasync", sync)
 
-    monkeypatch.setattr(joining._core, "sync_file_system", sync)
+    assert joined(leader, follower) == 13 << 20
 
-    assert joined(leader, follower) == 13 * joining.PIECE
-
-    steps = [after - before for before, after in pairwise(at_syncs)]
-    assert max(steps) == 2 * joining.PIECE
-    assert at_syncs[-2] > 13 * joining.PIECE, "what is placed behind what was there is synced, too"
+    assert max(unsynced) <= (3 << 20) + 4096
+    assert len(unsynced) == 3 + 2 + 4 + 1, "and what is placed behind what was there"
 
 
 def test_only_what_differs_is_sent(tmp_path: Path) -> None:
