@@ -1854,7 +1854,7 @@ cdef struct loop_t:
     copies_t* copies            # that have to have what is synced, NULL = there are none
     flag_t is_behind            # they are, by so much that who sends much is not read
     flag_t is_below             # there are too few, and who publishes is told instead of waiting
-    u8 n_snapshots              # while files are in any none gets holes, nor is filling written over
+    u8 n_snapshots              # while there are any no file gets holes, nor data over filling
     flag_t is_reading           # they are another's to change: whoever tries is refused
     reached_t reached           # what the routings under way have reached
     u32 n_reads                 # links that were read since the last tick

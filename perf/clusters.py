@@ -259,8 +259,9 @@ def faults(name: str, times: int, n_queues: int, n_messages: int) -> None:
     took.sort()
     high = took[min(len(took) - 1, int(0.99 * len(took)))]
     sys.stdout.write(
-        f"{name}, {n_queues} other queues of {n_messages} messages, {times} times: p50 {statistics.median(took):.3f} s,"
-        f" p99 {high:.3f} s, least {took[0]:.3f} s, most {took[-1]:.3f} s\n"
+        f"{name}, {n_queues} other queues of {n_messages} messages, {times} times:"
+        f" p50 {statistics.median(took):.3f} s, p99 {high:.3f} s, least {took[0]:.3f} s,"
+        f" most {took[-1]:.3f} s\n"
     )
     sys.stdout.flush()
 

@@ -124,7 +124,7 @@ def test_little_of_what_comes_is_in_memory_alone(
     make(leader, {"large": 6 * base, "grown": base + 3 * base, **{f"{n}": base for n in range(4)}})
     make(follower, {"grown": base})
     monkeypatch.setattr(joining, "SYNC_BYTES", 2 << 20)
-    synced: dict[int, int] = {each.stat().st_ino: each.stat().st_size for each in follower.iterdir()}
+    synced = {each.stat().st_ino: each.stat().st_size for each in follower.iterdir()}
     unsynced = []
 
     def sync(fd: int) -> None:
