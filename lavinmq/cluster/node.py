@@ -691,7 +691,9 @@ class Node:
             ):
                 server.start()
                 spare_collections()
-            self._check_deadline()  # before the loop turns, and serves somebody
+            if time.monotonic() > self._deadline:
+                server.cut()  # before the loop turns, and serves somebody
+            self._check_deadline()
             self._leading.start()
         except (DefinitionsError, OSError) as error:
             raise NodeError(f"Cannot start: {error}", 1) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from lavinmq.cluster import frames, joining
 from lavinmq.cluster.frames import Connection, PeerError
-from lavinmq.cluster.joining import Copy, StageFailed
+from lavinmq.cluster.joining import Copy, StageFailed, SyncFailed
 from lavinmq.files.snapshot import Snapshot
 from lavinmq.files.standing import Standing
 from lavinmq.integrity.keeper import Integrity, Lock
@@ -138,6 +139,21 @@ def test_little_of_what_comes_is_in_memory_alone(
 
     assert max(unsynced) <= (3 << 20) + 4096
     assert len(unsynced) == 3 + 2 + 4 + 1, "and what is placed behind what was there"
+
+
+def test_a_sync_that_fails_while_files_come_is_no_lack_of_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows what is on the disk then: to try again would not tell."""
+    make(tmp_path / "leader", {"a": bytes(1 << 20)})
+    make(tmp_path / "follower", {})
+
+    def sync(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    with pytest.raises(SyncFailed, match="Input/output error"):
+        joined(tmp_path / "leader", tmp_path / "follower")
 
 
 def test_only_what_differs_is_sent(tmp_path: Path) -> None:

@@ -233,9 +233,10 @@ def test_a_leader_whose_lease_has_ended_while_it_loaded_serves_nobody(
 ) -> None:
     """It served until its next look, as a leader that another one has replaced."""
     node: Any = made(tmp_path, events)
-    served = []
-    monkeypatch.setattr(Server, "start", lambda _: None)
-    monkeypatch.setattr(Leading, "start", lambda _: served.append(1))
+    what = []
+    monkeypatch.setattr(Server, "start", lambda _: what.append("loads"))
+    monkeypatch.setattr(Server, "cut", lambda _: what.append("is cut"))
+    monkeypatch.setattr(Leading, "start", lambda _: what.append("leads"))
 
     async def lead() -> None:
         node._deadline = time.monotonic() + left_s
@@ -244,7 +245,7 @@ def test_a_leader_whose_lease_has_ended_while_it_loaded_serves_nobody(
 
     try:
         events.run_until_complete(lead())
-        assert bool(served) == (left_s > 0)
+        assert what == ["loads", "leads" if left_s > 0 else "is cut"]
     finally:
         node._leading.close()
         node.server.release()
