@@ -243,7 +243,7 @@ cdef class Loop:
         cdef u32 i
         self.t.observer = NULL      # the broker has ended
         self.t.touches.fd = -1
-        for i in range(JOURNALS):
+        for i in range(<u32>JOURNALS):
             if self.journals[i] != NULL:
                 pthread_mutex_destroy(&self.journals[i].lock)
                 free(self.journals[i].p)
