@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 LINK: Final = "federation-link"
 """The component of pauses of single links; those of upstreams have the upstream's own."""
 UPSTREAM: Final = "federation-upstream"
+ESCAPE: Final = "surrogateescape"
+"""How names of AMQP that are no UTF-8 are text."""
 STOP_S: Final = 8.0
 _log = log.get("lmq.federation")
 
@@ -231,7 +233,7 @@ class Federation:
 
 def _pause_of(place: tuple[str, str], upstream: str) -> str:
     """What the pause of a single link is kept by; each of the names may have slashes."""
-    return "/".join(quote(part, safe="") for part in (*place, upstream))
+    return "/".join(quote(part, safe="", errors=ESCAPE) for part in (*place, upstream))
 
 
 def _forget_pauses(vhost: VHost) -> None:
@@ -239,7 +241,9 @@ def _forget_pauses(vhost: VHost) -> None:
     rules = vhost.rules
     for component in (UPSTREAM, LINK):
         for each in rules.paused.all(component):
-            name = each.name if component == UPSTREAM else unquote(each.name.rpartition("/")[2])
+            name = each.name
+            if component == LINK:
+                name = unquote(name.rpartition("/")[2], errors=ESCAPE)
             if rules.parameters.get(UPSTREAM, name) is None:
                 try:
                     rules.paused.delete(component, each.name)
