@@ -39,6 +39,16 @@ class Inside:
         self.inner: Broker = self.server.broker
         """What sessions and HTTP know of it."""
 
+    @property
+    def host(self) -> str:
+        """Where it listens."""
+        return self.broker.host
+
+    @property
+    def http_port(self) -> int:
+        """And on which port for HTTP."""
+        return self.server.http_port
+
     def call(
         self, function: Callable[..., Coroutine[Any, Any, T] | T], *args: Any, **kwargs: Any
     ) -> T:

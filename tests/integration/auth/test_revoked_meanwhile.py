@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import http.client
-import json
 import re
 import socket
 from collections.abc import Callable, Iterator
@@ -14,7 +12,7 @@ import pytest
 
 from lavinmq.definitions_json import export
 from lavinmq.http.call import Call
-from tests.support.api import Answer
+from tests.support.api import Answer, Api
 from tests.support.inside import Inside, inside
 
 ALL = (".*", ".*", ".*")
@@ -33,16 +31,7 @@ def broker() -> Iterator[Inside]:
 
 def ask(broker: Inside, method: str, path: str, body: Any = None, user: str = "ann") -> Answer:
     """One request of a user whose password is its name."""
-    login = base64.b64encode(f"{user}:{user}".encode()).decode()
-    headers = {"Authorization": f"Basic {login}", "Content-Type": "application/json"}
-    content = None if body is None else json.dumps(body).encode()
-    connection = http.client.HTTPConnection("127.0.0.1", broker.server.http_port, timeout=20)
-    try:
-        connection.request(method, path, content, headers)
-        response = connection.getresponse()
-        return Answer(response.status, dict(response.getheaders()), response.read())
-    finally:
-        connection.close()
+    return Api(broker, user, user)(method, path, body)
 
 
 def once(broker: Inside, condition: Callable[[], bool], action: Callable[[], object]) -> None:

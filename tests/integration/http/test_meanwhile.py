@@ -18,7 +18,7 @@ import pytest
 from lavinmq.auth import passwords, scram
 from lavinmq.http.websocket import WebSocketBridge
 from lavinmq.process import log
-from tests.support.api import Answer
+from tests.support.api import Answer, Api
 from tests.support.inside import Inside, inside
 from tests.support.waiting import wait_for
 
@@ -34,15 +34,7 @@ def broker() -> Iterator[Inside]:
 
 def ask(broker: Inside, method: str, path: str, body: Any = None, user: str = "guest") -> Answer:
     """One request of a user whose password is its name."""
-    headers = {"Authorization": authorization(user), "Content-Type": "application/json"}
-    content = None if body is None else json.dumps(body).encode()
-    connection = http.client.HTTPConnection("127.0.0.1", broker.server.http_port, timeout=20)
-    try:
-        connection.request(method, path, content, headers)
-        response = connection.getresponse()
-        return Answer(response.status, dict(response.getheaders()), response.read())
-    finally:
-        connection.close()
+    return Api(broker, user, user)(method, path, body)
 
 
 def authorization(user: str) -> str:

@@ -110,6 +110,16 @@ def say_together(*said: tuple[Client, bytes, int]) -> None:
     said[0][0].bench.events.run()
 
 
+def said_without_waiting(life: Life) -> Client:
+    """Have a client send a message that a reader gets, whose sync is not waited for in the loop."""
+    life.readers("a")
+    client, other = life.client("p"), life.client("q")
+    other.socket.send(b"\xc0\0")
+    other.link.on_readable()
+    say_together((client, b"a", 1))
+    return client
+
+
 def test_an_id_is_believed_whose_message_is_there(life: Life) -> None:
     say(life.client("p"), b"a", 7)
 
@@ -271,11 +281,7 @@ def test_what_is_safe_is_believed_whatever_becomes_of_its_queue(life: Life) -> N
 
 def test_a_compaction_leaves_the_doubt_until_the_messages_are_on_disk(tmp_path: Path) -> None:
     life = Life(tmp_path / "first", sync=True)
-    life.readers("a")
-    client, other = life.client("p"), life.client("q")
-    other.socket.send(b"\xc0\0")
-    other.link.on_readable()  # so the sync is not waited for in the loop
-    say_together((client, b"a", 1))
+    client = said_without_waiting(life)
     assert client.heard() == []
     while life.log.compact_some():
         pass
@@ -348,11 +354,7 @@ def test_what_was_refused_is_new_when_it_comes_again(life: Life, version: int) -
 def test_what_is_sent_again_waits_for_the_sync_of_the_first(tmp_path: Path) -> None:
     """Its connection has ended meanwhile: nobody else waits."""
     life = Life(tmp_path / "first", sync=True)
-    life.readers("a")
-    client, other = life.client("p"), life.client("q")
-    other.socket.send(b"\xc0\0")
-    other.link.on_readable()  # so the sync is not waited for in the loop
-    say_together((client, b"a", 1))
+    client = said_without_waiting(life)
     client.close()
 
     again = life.client("p")
