@@ -26,16 +26,15 @@ class Managed(Inside):
 
     def __init__(self, broker: Any) -> None:
         super().__init__(broker)
-        self.host = broker.host
         ports = {each.origin: each.listener.port for each in self.server.http}
-        self.http_port, self.metrics_port = ports[Origin.MANAGEMENT], ports[Origin.METRICS]
+        self.metrics_port = ports[Origin.METRICS]
         self._clients: list[pika.BlockingConnection] = []
-        self.api = Api(self, "guest")  # type: ignore[arg-type]  # it has what an Api needs
+        self.api = Api(self, "guest")
 
     def user(self, name: str, *tags: str, vhost: str = "") -> Api:
         """The API as a new user, with all rights on a virtual host if one is named."""
         self.add_user(name, tags=tags, vhost=vhost, rights=ALL if vhost else None)
-        return Api(self, name, name)  # type: ignore[arg-type]
+        return Api(self, name, name)
 
     def add_vhost(self, name: str) -> None:
         """Create a virtual host."""
