@@ -9,10 +9,13 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import pwd
 import socket
+import stat
+import struct
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
@@ -25,11 +28,15 @@ PAGE_ROWS = 10_000
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 600.0
 SERVICE_UNAVAILABLE = 503
+BROKER_USER = "lavinmq"
+CREDENTIALS = struct.Struct("iII")
+"""Process, user and group, as Linux has them in struct ucred."""
 NOT_THE_API = "The answer makes no sense: is this the API of a broker?"
 
 
 class Target(NamedTuple):
-    """Where the API is. `path` is the control socket, and then there is no host."""
+    """Where the API is. `path` is the control socket, and then there is no host; `is_guessed`:
+    nobody has named it."""
 
     scheme: str = "http"
     host: str = ""
@@ -38,6 +45,7 @@ class Target(NamedTuple):
     path: str = ""
     user: str | None = None
     password: str = ""
+    is_guessed: bool = False
 
     @property
     def name(self) -> str:
@@ -64,8 +72,8 @@ def choose(options: Mapping[str, str], environ: Mapping[str, str]) -> Target:
     elif parts:
         target = _from_parts(options)
     else:
-        variable = environ.get("LAVINMQCTL_CONTROL_UNIX_PATH")
-        target = Target(path=options.get("--control-unix-path") or variable or _control_path())
+        named = options.get("--control-unix-path") or environ.get("LAVINMQCTL_CONTROL_UNIX_PATH")
+        target = Target(path=named or _control_path(), is_guessed=not named)
     if "--user" in options:
         return target._replace(user=options["--user"], password=options.get("--password", ""))
     if "--password" in options:
@@ -257,8 +265,33 @@ class Api:
         except OSError as error:
             connection.close()
             raise _unreachable(target, error) from error
+        if target.is_guessed:
+            try:
+                _refuse_strangers(connection.sock, target.path)
+            except CtlError:
+                connection.close()
+                raise
         connection.sock.settimeout(ANSWER_TIMEOUT_S)
         return connection
+
+
+def _refuse_strangers(sock: socket.socket, path: str) -> None:
+    """Where everybody may make a socket, somebody may wait for the passwords that are sent there.
+
+    Raises: CtlError.
+    """
+    if not os.stat(os.path.dirname(path)).st_mode & stat.S_IWOTH:
+        return
+    peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    _, user, _ = CREDENTIALS.unpack(peer)
+    trusted = {0, os.geteuid()}
+    with suppress(KeyError):
+        trusted.add(pwd.getpwnam(BROKER_USER).pw_uid)
+    if user not in trusted:
+        raise CtlError(
+            f"{path} is the socket of the user with the id {user}, who is neither root nor"
+            f" {BROKER_USER} nor you. If that is your broker, name it: --control-unix-path {path}"
+        )
 
 
 def _field(answer: Any, name: str, kind: type) -> Any:

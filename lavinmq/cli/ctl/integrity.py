@@ -9,9 +9,11 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from lavinmq.cli.ctl.errors import CtlError
+from lavinmq.cli.ctl.owner import rights_of_owner
 from lavinmq.cli.ctl.session import Session
 
 if TYPE_CHECKING:
@@ -108,9 +110,11 @@ def _offline(path: str) -> Iterator[Integrity]:
 
     if not os.path.exists(os.path.join(path, SCHEMA_FILE)):
         raise CtlError(f"{path} is no data directory: it has no {SCHEMA_FILE}")
-    _be_owner(path)
     try:
-        with DataDir(path, wait=False, access="keep") as data_dir:
+        with (
+            rights_of_owner(Path(path)),
+            DataDir(path, wait=False, access="keep") as data_dir,
+        ):
             integrity = Integrity(
                 path, Lock(data_dir.found_time, data_dir.lock_time), rate=ANY_RATE, pause_s=3600,
                 lazy=True,
@@ -126,14 +130,6 @@ def _offline(path: str) -> Iterator[Integrity]:
         raise CtlError(str(error)) from None
     except OSError as error:
         raise CtlError(f"{error.filename or path}: {error.strerror}") from None
-
-
-def _be_owner(path: str) -> None:
-    """What root makes in the directory has to be the broker's."""
-    found = os.stat(path)
-    if os.geteuid() == 0 and found.st_uid:
-        os.setegid(found.st_gid)
-        os.seteuid(found.st_uid)
 
 
 class _Names:

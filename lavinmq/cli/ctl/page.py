@@ -40,7 +40,8 @@ The first of these that is given:
 4. the variable `LAVINMQCTL_HOST`, a URI
 5. the variable `LAVINMQCTL_CONTROL_UNIX_PATH`, else `/run/lavinmq/lavinmqctl.sock` if it is there
    (packages put it there), else `/tmp/lavinmqctl.sock`: the control socket of a broker on this host
-   (`control_unix_path`). Whoever may write to it is an administrator.
+   (`control_unix_path`). Whoever may write to it is an administrator. In `/tmp`, where everybody
+   may make one, it has to be of root, of `lavinmq` or of who calls, unless it is named.
 
 A login is sent only when there is one: `--user` and `--password`, or those of the URI. Certificates
 are verified with the system's authorities, or those that `SSL_CERT_FILE` or `SSL_CERT_DIR` names.

@@ -2,17 +2,20 @@
 
 The first is whole, and each of the others builds on the one before it. Everything is written beside
 first, compared with the hashes of its backup, and synced. Only then it takes its place,
-`vhosts.json` and `users.json` last. Source: docs/backup.md.
+`vhosts.json` and `users.json` last. Root reads backups, and writes as the owner of the
+directory. Source: docs/backup.md.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +23,7 @@ from lavinmq.cli.ctl.backup import sync
 from lavinmq.cli.ctl.backup_book import Base, Entry, book_of, facts_of, opened, shown
 from lavinmq.cli.ctl.backup_tar import copy, unpack
 from lavinmq.cli.ctl.errors import CtlError
+from lavinmq.cli.ctl.owner import own_rights, rights_of_owner
 from lavinmq.cli.ctl.session import Session
 from lavinmq.files.backup_names import DATA
 from lavinmq.files.snapshot import OWN
@@ -30,27 +34,36 @@ LAST_NAMES: Final = ("vhosts.json", "users.json")
 
 def restore(session: Session) -> None:
     """Make the directory, which must be empty or not there."""
+    # Loaded before: the owner of the directory may not be let into the one of an interpreter.
+    import lavinmq._core  # noqa: F401
+
     *sources, target = session.arguments
     data_dir = Path(target)
-    is_new = not data_dir.exists()
     try:
-        if not is_new and set(os.listdir(data_dir)) - OWN:
-            raise CtlError(f"{data_dir} is not empty: a backup is restored to an empty directory")
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            with _beside(data_dir) as folder:
-                facts, made = _chain(sources, folder)
-                _own(made / DATA, data_dir)
-                sync(folder)
-                _move(made / DATA, data_dir)
-        except BaseException:
-            if is_new and not os.listdir(data_dir):
-                data_dir.rmdir()
-            raise
-        sync(data_dir)
+        with rights_of_owner(data_dir):
+            facts = _restore(sources, data_dir)
     except OSError as error:
         raise CtlError(f"{error.filename or target}: {error.strerror or error}") from None
     session.output.record({"data_dir": target, **shown(facts)})
+
+
+def _restore(sources: list[str], data_dir: Path) -> dict[str, Any]:
+    """Returns: what the last backup says of itself. Raises: CtlError, OSError."""
+    is_new = not data_dir.exists()
+    if not is_new and set(os.listdir(data_dir)) - OWN:
+        raise CtlError(f"{data_dir} is not empty: a backup is restored to an empty directory")
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        with _beside(data_dir) as folder:
+            facts, made = _chain(sources, folder)
+            sync(folder)
+            _move(made / DATA, data_dir)
+    except BaseException:
+        if is_new and not os.listdir(data_dir):
+            data_dir.rmdir()
+        raise
+    sync(data_dir)
+    return facts
 
 
 @contextmanager
@@ -89,31 +102,37 @@ def _read(source: str, folder: Path, base: Base | None) -> tuple[dict[str, Any],
     """Copy a backup. Returns: what it says of itself, its files. Raises: CtlError."""
     if source == "-":
         return unpack(sys.stdin.buffer, folder, base)
-    if not os.path.isdir(source):
-        with open(source, "rb") as file:
-            return unpack(file, folder, base)
     backup = Path(source)
-    facts = facts_of(backup)
-    book = book_of(backup, facts)
+    with own_rights():
+        is_folder = backup.is_dir()
+    if not is_folder:
+        with _source(lambda: open(source, "rb")) as archive:
+            return unpack(archive, folder, base)
+    with own_rights():
+        facts = facts_of(backup)
+        book = book_of(backup, facts)
+        found = [each for each in (backup / DATA).rglob("*") if each.is_dir()]
+        directories = [each for each in found if not each.is_symlink()]
     (folder / DATA).mkdir(mode=0o750)
-    for each in (backup / DATA).rglob("*"):
-        if each.is_dir() and not each.is_symlink():
-            (folder / each.relative_to(backup)).mkdir(mode=0o750, parents=True, exist_ok=True)
+    for each in directories:
+        (folder / each.relative_to(backup)).mkdir(mode=0o750, parents=True, exist_ok=True)
     for path, entry in book.items():
-        with opened(backup / DATA / path) as file:
-            found = copy(file, folder / DATA / path)
-        if found != (entry.digest, entry.size):
+        with _source(partial(opened, backup / DATA / path)) as file:
+            made = copy(file, folder / DATA / path)
+        if made != (entry.digest, entry.size):
             raise CtlError(f"{backup / DATA / path} is not as it was made; nothing was restored")
     return facts, book
 
 
-def _own(data: Path, data_dir: Path) -> None:
-    """Root makes files for whoever has the directory."""
-    if os.geteuid() != 0:
-        return
-    owner = data_dir.stat()
-    for each in data.rglob("*"):
-        os.chown(each, owner.st_uid, owner.st_gid, follow_symlinks=False)
+@contextmanager
+def _source(
+    open_it: Callable[[], AbstractContextManager[io.BufferedReader]],
+) -> Iterator[io.BufferedReader]:
+    """A file of a backup, which may be for root alone, while the owner of the directory writes."""
+    with ExitStack() as stack:
+        with own_rights():
+            file = stack.enter_context(open_it())
+        yield file
 
 
 def _move(data: Path, data_dir: Path) -> None:
