@@ -14,6 +14,9 @@ import pika
 from tests.conftest import BrokerFactory
 from tests.support.api import Api
 from tests.support.broker import Broker
+from tests.support.mqtt_bytes import V5
+from tests.support.mqtt_bytes import publish as mqtt_publish
+from tests.support.mqtt_peer import Peer
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -24,9 +27,13 @@ TIMEOUT_S = 60.0
 _SHELL = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def commands(page: str) -> str:
-    """Return all that a page tells to type, as one script that stops at the first failure."""
+def commands(page: str, *, about: str = "") -> str:
+    """Return all that a page tells to type, as one script that stops at the first failure.
+
+    Args: about: a word; only the blocks with it.
+    """
     blocks = _SHELL.findall((ROOT / "docs" / page).read_text(encoding="utf-8"))
+    blocks = [each for each in blocks if about in each]
     assert blocks
     return "set -e\n" + "".join(f"echo '## {number}'\n{each}" for number, each in enumerate(blocks))
 
@@ -76,6 +83,45 @@ def test_moving_in_from_rabbitmq(tmp_path: Path, broker_factory: BrokerFactory) 
     assert can_log_in(broker, "orders", "S3cret-orders", "shop")
     assert not can_log_in(broker, "orders", "wrong", "shop")
     assert not can_log_in(broker, "guest", "guest", "%2F")
+
+
+def test_devices_from_rabbitmq_may_what_the_page_says(
+    tmp_path: Path, broker_factory: BrokerFactory
+) -> None:
+    broker = broker_factory(http=True, mqtt=True)
+    definitions = json.loads(RABBITMQ_DEFINITIONS.read_text())
+    # As RabbitMQ has it for devices: rights on the exchange of AMQP, by routing keys.
+    user = {"user": "orders", "vhost": "shop"}
+    rights = {"configure": "^orders", "write": "^orders|topic$", "read": "^orders|topic$"}
+    keys = {"exchange": "amq.topic", "write": r"^orders\.new", "read": r"^orders\."}
+    definitions["permissions"].append({**user, **rights})
+    definitions["topic_permissions"].append({**user, **keys})
+    assert Api(broker)("POST", "/api/definitions", definitions).status == 200
+    run(
+        commands("from-rabbitmq.md", about="mqtt.default"), tmp_path,
+        LAVINMQCTL_CONTROL_UNIX_PATH=broker.control_path,
+    )  # fmt: skip
+    url = pika.URLParameters(f"amqp://orders:S3cret-orders@{broker.host}:{broker.port}/shop")
+    with pika.BlockingConnection(url) as connection, Peer(broker.mqtt_port, V5) as device:
+        channel = connection.channel()
+        queue = channel.queue_declare("orders.crossed", exclusive=True).method.queue
+        channel.queue_bind(queue, "amq.topic", "orders.#")
+        assert device.connect(user="shop:orders", password="S3cret-orders")[1] == 0
+
+        # Among devices: by mqtt.default, with topics.
+        assert device.subscribe(("orders/#", 0), ("stock/#", 0)) == [0, 0x87]
+        device.send(mqtt_publish(V5, "stock/1", b"", qos=1, packet_id=7))
+        assert device.expect(4).body[2] == 0x87
+        device.publish("orders/old", b"1", qos=1)
+        device.publish("orders/new", b"2", qos=1)
+        assert [device.message().topic for _ in range(2)] == ["orders/old", "orders/new"]
+        # What goes to AMQP: by amq.topic, with routing keys, as it came along.
+        method, _, body = channel.basic_get(queue, auto_ack=True)
+        assert (method.routing_key, body) == ("orders.new", b"2")
+        assert channel.basic_get(queue) == (None, None, None)
+        # And what comes from there.
+        channel.basic_publish("amq.topic", "orders.new.3", b"3")
+        assert device.message().topic == "orders/new/3"
 
 
 def test_what_goes_back_to_rabbitmq_has_hashes_that_it_reads(
