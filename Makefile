@@ -13,8 +13,8 @@ BUILD ?= release
 DATA_DIR ?= var
 JOBS ?= 2
 # Tests wait for much of their time, for disks, timers, pages and processes: seven of them at a time
-# keep two processors busy.
-WORKERS ?= $(shell expr 7 \* $(JOBS) / 2)
+# keep two processors busy. An emulator needs a processor for each, and all take longer.
+WORKERS ?= $(if $(CROSS),$(JOBS),$(shell expr 7 \* $(JOBS) / 2))
 ARGS ?=
 FUZZ_SECONDS ?= 60
 SIMULATIONS ?= 100000
@@ -140,7 +140,7 @@ TESTED_WITH_BINARY := tests/packaging tests/protocol tests/crash $(addprefix tes
 TESTED_IN_EMULATION := tests/packaging/test_$(CROSS).py tests/packaging/test_linking.py \
 	$(filter-out tests/packaging tests/crash tests/integration/cluster/%,$(TESTED_WITH_BINARY))
 test-binary: $(DEVELOPED) $(CLIENTS)  ## run tests of the broker against dist/lavinmq; ARCH=arm64: in emulation
-	LAVINMQ_TEST_COMMAND="$(strip $(EMULATOR) $(abspath $(EXECUTABLE)))" $(IN_VENV) -m pytest \
+	$(if $(CROSS),TESTS_PATIENCE=6) LAVINMQ_TEST_COMMAND="$(strip $(EMULATOR) $(abspath $(EXECUTABLE)))" $(IN_VENV) -m pytest \
 		$(if $(CROSS),$(TESTED_IN_EMULATION),$(TESTED_WITH_BINARY)) -n $(WORKERS) $(ARGS)
 
 compare-binaries: build  ## build every form of the binary and measure them, as in docs/packaging.md
