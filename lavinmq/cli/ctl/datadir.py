@@ -17,6 +17,7 @@ from typing import Any
 
 from lavinmq import __version__
 from lavinmq.cli.ctl.errors import CtlError
+from lavinmq.cli.ctl.owner import rights_of_owner
 from lavinmq.cli.ctl.session import Session
 from lavinmq.errors import DefinitionsError
 from lavinmq.fieldtable import Timestamp
@@ -57,7 +58,9 @@ def export(data_dir: Path) -> dict[str, Any]:
 
 def definitions(session: Session) -> None:
     """Print the definitions, indented."""
-    content = export(Path(session.arguments[0]))
+    data_dir = Path(session.arguments[0])
+    with rights_of_owner(data_dir):
+        content = export(data_dir)
     session.output.json(content, indent=None if session.output.is_json else 2)
 
 

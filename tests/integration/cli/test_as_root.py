@@ -142,6 +142,22 @@ def test_a_backup_that_is_for_root_alone_becomes_files_of_the_broker(
     assert owners(data_dir) == {(BROKER, BROKER)}
 
 
+def test_definitions_are_read_with_the_rights_of_the_owner(place: Path, data_dir: Path) -> None:
+    (data_dir / "vhosts.json").write_text("[]")
+    secret = place / "of-root"
+    secret.mkdir(mode=0o700)
+    (secret / "users.json").write_text('[{"name": "of root"}]')
+    (data_dir / "users.json").symlink_to(secret / "users.json")
+
+    done = subprocess.run(
+        [sys.executable, "-m", "lavinmq.cli.ctl", "definitions", data_dir],
+        capture_output=True, text=True, timeout=WAIT_S, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 1
+    assert "of root" not in done.stdout + done.stderr
+
+
 def test_a_socket_of_a_stranger_in_tmp_gets_no_password(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
