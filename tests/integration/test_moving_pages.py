@@ -147,7 +147,7 @@ def test_what_goes_back_to_rabbitmq_has_hashes_that_it_reads(
 
 
 def test_moving_in_from_lavinmq(tmp_path: Path) -> None:
-    original = tmp_path / "original"
+    original = tmp_path / "copy"
     original.mkdir()
     subprocess.run(["tar", "-xzf", ORIGINAL_DIRECTORY, "-C", original], check=True)
     # An edited file of the original, with settings that mean nothing here.
@@ -155,19 +155,18 @@ def test_moving_in_from_lavinmq(tmp_path: Path) -> None:
         f"[main]\ndata_dir = {original}\nlog_level = info\n[mgmt]\nport = 15672\n"
         "[mqtt]\nport = 1883\n"
     )
-    script = commands("from-lavinmq.md").replace("/var/lib/lavinmq.backup", str(original))
+    script = commands("from-lavinmq.md")
     for port in ("15673", "5673"):
         script = script.replace(port, str(free_port()))
-    script = script.replace("lavinmq -D", "lavinmq --metrics-http-port -1 --mqtt-port -1 -D")
 
-    checked, definitions, queues, warnings, exported = run(script, tmp_path)
+    checked, definitions, queues, warnings, hashes = run(script, tmp_path)
 
     manifest = json.loads(ORIGINAL_DIRECTORY.with_suffix("").with_suffix(".json").read_text())
     assert checked is not None
-    assert definitions == exported == ""
+    assert definitions == ""
     told = json.loads((tmp_path / "definitions.json").read_text())
     assert told["queues"]
-    assert json.loads((tmp_path / "now.json").read_text())["users"]
+    assert len(hashes.splitlines()) == len(told["users"]) > 0
     in_default = [each for each in manifest["queues"] if each["vhost"] == "/"]
     assert any(each["name"] in queues for each in in_default)
     assert "unknown-key" in warnings  # of a policy; what speaks MQTT is not told of
