@@ -17,6 +17,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.support.broker import Broker
+from tests.support.patience import PATIENCE
 
 DEADLINE_S = 30.0
 TEARDOWN_DEADLINE_S = 5.0
@@ -42,7 +43,7 @@ def fails_test(frame: FrameType | None) -> bool:
 @pytest.fixture(autouse=True)
 def deadline(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that waits longer than its module's `DEADLINE_S` (default 30 s)."""
-    seconds = float(getattr(request.module, "DEADLINE_S", DEADLINE_S))
+    seconds = float(getattr(request.module, "DEADLINE_S", DEADLINE_S)) * PATIENCE
 
     def give_up(_signal: int, frame: FrameType | None) -> None:
         # A TimeoutError would be an OSError, which a client may take for a lost connection.

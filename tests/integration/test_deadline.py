@@ -10,8 +10,9 @@ from types import FrameType
 import pytest
 
 from tests.integration.conftest import fails_test
+from tests.support.patience import PATIENCE
 
-DEADLINE_S = 0.2
+DEADLINE_S = 0.2 / PATIENCE
 
 
 def test_who_waits_too_long_fails() -> None:

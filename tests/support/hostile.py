@@ -21,12 +21,13 @@ from pamqp import commands
 from lavinmq.files.saving import THREADS
 from tests.support.broker import PORT_VARIABLE, Broker
 from tests.support.nursery import COMMAND_VARIABLE
+from tests.support.patience import PATIENCE
 from tests.support.process import MIB, Process
 from tests.support.wire import HOST, PROTOCOL_HEADER, Wire, encode, encode_publish
 from tests.support.witness import Witness
 
 FRAME_MAX = 131072
-TIMEOUT_S = 10.0
+TIMEOUT_S = 10.0 * PATIENCE
 RECEIVE_BUFFER = 4096
 STALL_S = 0.5
 """A broker that takes nothing for so long has stopped to read."""

@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-TIMEOUT_S = 25.0
+from tests.support.patience import PATIENCE
+
+TIMEOUT_S = 25.0 * PATIENCE
 COMMAND = [sys.executable, "-m", "lavinmq.cli.perf"]
 ESTABLISHED = "01"
 

@@ -9,8 +9,9 @@ from typing import NamedTuple, Self
 
 from tests.support import mqtt_bytes
 from tests.support.mqtt_bytes import V5, V311
+from tests.support.patience import PATIENCE
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 10.0 * PATIENCE
 PUBLISH = 3
 PUBREL = 6
 PUBCOMP = 7

@@ -14,8 +14,9 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from tests.support.other_end import wait_until_closed
+from tests.support.patience import PATIENCE
 
-TIMEOUT_S = 15.0
+TIMEOUT_S = 15.0 * PATIENCE
 
 
 def properties(**values: Any) -> Properties:

@@ -18,10 +18,11 @@ from typing import Any
 from tests.support import replay
 from tests.support.api import Api
 from tests.support.broker import Broker
+from tests.support.patience import PATIENCE
 from tests.support.waiting import wait_for
 
 FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "http"
-ANSWER_TIMEOUT_S = 10.0
+ANSWER_TIMEOUT_S = 10.0 * PATIENCE
 FOREIGN_WORDS = ("Cast from ", "Unknown enum ", "missing terminating ", "Invalid Int32: ")
 DEAD_LETTER_BYTES = 366
 METRIC_TYPES = (

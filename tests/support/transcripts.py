@@ -22,12 +22,13 @@ from typing import Any
 from tests.support import replay
 from tests.support.broker import Broker
 from tests.support.other_end import wait_until_read
+from tests.support.patience import PATIENCE
 
 FOLDER = Path(__file__).parent.parent / "fixtures" / "amqp"
 FRAME_HEADER_SIZE = 7
 FRAME_END_SIZE = 1
 PROTOCOL_HEADER_SIZE = 8
-ANSWER_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 5.0 * PATIENCE
 ADMIN_STEPS = {"http"}
 
 Scenario = dict[str, Any]

@@ -11,8 +11,9 @@ from types import TracebackType
 from typing import Any
 
 from tests.support import replay
+from tests.support.patience import PATIENCE
 
-ANSWER_TIMEOUT_S = 15.0
+ANSWER_TIMEOUT_S = 15.0 * PATIENCE
 PIECE = 60_000
 
 Rows = list[list[Any]]
