@@ -59,8 +59,11 @@ def export(data_dir: Path) -> dict[str, Any]:
 def definitions(session: Session) -> None:
     """Print the definitions, indented."""
     data_dir = Path(session.arguments[0])
-    with rights_of_owner(data_dir):
-        content = export(data_dir)
+    try:
+        with rights_of_owner(data_dir):
+            content = export(data_dir)
+    except OSError as error:
+        raise CtlError(f"{error.filename or data_dir}: {error.strerror}") from None
     session.output.json(content, indent=None if session.output.is_json else 2)
 
 
