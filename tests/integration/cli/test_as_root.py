@@ -19,6 +19,7 @@ import pytest
 from lavinmq.cli.ctl import __main__ as ctl
 from lavinmq.cli.ctl import api
 from lavinmq.cli.ctl.backup_book import Entry, id_of, written
+from lavinmq.cli.ctl.owner import own_rights, rights_of_owner
 from tests.support.patience import PATIENCE
 from tests.support.waiting import wait_for
 
@@ -90,6 +91,19 @@ def owners(path: Path) -> set[tuple[int, int]]:
     found = [each.lstat() for each in path.rglob("*")]
     assert found
     return {(each.st_uid, each.st_gid) for each in found}
+
+
+def test_root_has_the_rights_of_an_owner_and_no_groups_for_a_time(data_dir: Path) -> None:
+    def rights() -> tuple[int, int, list[int]]:
+        return os.geteuid(), os.getegid(), os.getgroups()
+
+    before = rights()
+    with rights_of_owner(data_dir / "not" / "there"):
+        assert rights() == (BROKER, BROKER, [])
+        with own_rights():
+            assert os.geteuid() == 0
+        assert os.geteuid() == BROKER
+    assert rights() == before
 
 
 def test_what_is_restored_is_no_way_to_a_directory_of_root(place: Path, data_dir: Path) -> None:
