@@ -195,6 +195,14 @@ cdef class Receipt:
                 return
         callback(self)
 
+    def remove_done_callback(self, callback):
+        """Call it no more: who waited has gone."""
+        cdef Ring ring = self.owner()
+        if ring is not None:
+            with cython.critical_section(ring):
+                if self.callbacks is not None:
+                    self.callbacks = [each for each in self.callbacks if each != callback]
+
     def run_callbacks(self, failed):
         """Call who waits; the ring's owner does that. What one raises goes to `failed`: the others,
         and those of other receipts, hear all the same."""

@@ -908,6 +908,20 @@ cdef class Ring:
             self.finish(self.sent, OUTCOME_DROPPED, reason)
         return True
 
+    def could_hold(self, bytes body):
+        """Whether there would be room for it, were all dropped that was not sent."""
+        cdef u64 seq, n = 0, kept = 0
+        cdef slot_t* s
+        with cython.critical_section(self):
+            for seq in range(self.head, self.sent):
+                s = self.slots + (seq & self.mask)
+                if s.state == SLOT_SENT or s.state == SLOT_RETRY:
+                    n += 1
+                    kept += self.size_of(s)
+        return n == 0 or (
+            n < self.capacity and kept + <u64>PyBytes_GET_SIZE(body) <= self.capacity_bytes
+        )
+
     def expire(self, reason):
         """Give up what was not sent and is older than the ring keeps; return how many."""
         cdef i64 now = client_now()

@@ -39,7 +39,7 @@ cdef class Tracker:
     cdef u64 pending_cap
     cdef buf_t refused          # frames of nacks and rejects, not sent
     cdef bint is_urgent         # the wake-up was asked for already
-    cdef readonly u64 limit
+    cdef public u64 limit
     cdef readonly u64 incarnation
     cdef readonly u64 count     # unsettled
     cdef readonly u64 acked

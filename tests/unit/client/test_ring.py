@@ -259,6 +259,38 @@ def test_one_message_larger_than_the_limit_fits_into_an_empty_ring() -> None:
     assert side.ring.publish(b"x") is None
 
 
+def test_what_is_under_way_says_what_could_be_held() -> None:
+    """The rest can be dropped."""
+    side = Side(capacity=3, capacity_bytes=100, max_in_flight=2)
+    for _ in range(2):
+        side.ring.publish(b"x" * 30)
+    assert side.ring.could_hold(b"x" * 500)
+    side.send()
+
+    assert side.ring.could_hold(b"x" * 40) and not side.ring.could_hold(b"x" * 41)
+    side.confirm(1)
+    assert side.ring.could_hold(b"x" * 70)
+    side.confirm(2)
+    assert side.ring.could_hold(b"x" * 500)
+
+
+def test_who_waits_no_more_is_not_called() -> None:
+    side = Side()
+    receipt = side.ring.publish(b"x")
+    heard: list[_engine.Receipt] = []
+    forgotten: list[_engine.Receipt] = []
+    for each in (heard, forgotten, forgotten):
+        receipt.add_done_callback(each.append)
+    receipt.remove_done_callback(forgotten.append)
+    side.send()
+    side.confirm(1)
+    for ended in side.ring.take_ended():
+        ended.run_callbacks(print)
+    receipt.remove_done_callback(heard.append)
+
+    assert heard == [receipt] and not forgotten
+
+
 def test_a_message_stuck_at_the_head_does_not_let_the_ring_grow_for_ever() -> None:
     side = Side(capacity=100)
     for n in range(1000):
