@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lavinmq.client.errors import BufferFullError, ClosedError
 from lavinmq.client.spill import Spill
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from lavinmq.client._engine import Receipt, Ring
 
 Prepared = tuple[bytes | None, bytes | None, int]
+LOOK_WAIT_S: Final = 0.1
+CLOSE_WAIT_S: Final = 1.0
+PUT_WAIT_S: Final = 30.0
+"""What is waited for the lock: a disk may stand still, and in the main thread a signal may come."""
 
 
 class Reserve:
@@ -38,6 +42,8 @@ class Reserve:
         self._lock = threading.Lock()
         self._is_due = False
         """Whether the loop is to look, and was told so."""
+        self._is_missed = False
+        """Whether it could not, because somebody had the lock: he wakes it."""
         self.error: OSError | None = None
         """Why the file could not be read, or told what is done, when that was tried last."""
 
@@ -50,7 +56,9 @@ class Reserve:
     def put(self, body: bytes, prepared: Prepared) -> Receipt:
         """Append a message. Raises: BufferFullError, ClosedError."""
         ring = self._ring
-        with self._lock:
+        if not self._lock.acquire(timeout=PUT_WAIT_S):
+            raise BufferFullError("the spill is busy with another message")
+        try:
             spill = self._spill
             if spill is None:
                 raise ClosedError("the producer was closed")
@@ -67,6 +75,10 @@ class Reserve:
             spill.receipts[number] = receipt
             # Once until the loop has looked: threads write faster than it would be woken.
             is_first, self._is_due = not self._is_due, True
+        finally:
+            self._lock.release()
+            if self._is_missed:
+                ring.wake()
         if is_first:
             ring.wake()
         return receipt
@@ -74,54 +86,65 @@ class Reserve:
     def look(self) -> None:
         """Note what is with the broker, and take back what there is room for; if the disk fails,
         tell it once, and wait for the next look."""
-        try:
-            self._note()
-            self._refill()
+        spill = self._spill
+        if spill is None or not (spill.places or spill.count or not self._ring.accepting):
             self.error = None
-        except OSError as error:
-            is_new, self.error = self.error is None, error
-            if is_new:
-                self._failed(error)
-
-    def _note(self) -> None:
-        spill, place = self._spill, None
-        if spill is None:
             return
+        # Who has the lock may be stopped by a signal, and its handler wait for this thread.
+        self._is_missed = True
+        if not self._lock.acquire(timeout=LOOK_WAIT_S):
+            return
+        failed: OSError | None = None
+        try:
+            self._is_missed = False
+            self._note(spill)
+            self._refill(spill)
+        except OSError as error:
+            failed = error
+        finally:
+            self._lock.release()
+        is_new, self.error = self.error is None, failed
+        if failed is not None and is_new:
+            self._failed(failed)
+
+    def _note(self, spill: Spill) -> None:
+        place = None
         first = self._ring.first
         while spill.places and spill.places[0][0] < first:
             place = spill.places.popleft()[1]
         if place is not None:
-            with self._lock:
-                spill.done(place)
+            spill.done(place)
 
-    def _refill(self) -> None:
-        spill, ring = self._spill, self._ring
-        if spill is None or (not spill.count and ring.accepting):
+    def _refill(self, spill: Spill) -> None:
+        ring = self._ring
+        if not spill.count and ring.accepting:
             return
-        with self._lock:
-            self._is_due = False
-            while found := spill.read():
-                (flags, props, target, body), place = found
-                receipt = spill.receipts.get(spill.n_taken)
-                is_counted = spill.n_taken >= spill.n_before
-                number = ring.last
-                if not ring.add_spilled(body, props, target, flags, receipt, is_counted):
-                    break
-                spill.advance(place)
-                spill.places.append((number, place))
-            self._changed()
+        self._is_due = False
+        while found := spill.read():
+            (flags, props, target, body), place = found
+            receipt = spill.receipts.get(spill.n_taken)
+            is_counted = spill.n_taken >= spill.n_before
+            number = ring.last
+            if not ring.add_spilled(body, props, target, flags, receipt, is_counted):
+                break
+            spill.advance(place)
+            spill.places.append((number, place))
+        self._changed()
 
     def close(self) -> None:
         """Let go of the file; what it holds is the next program's, and who waits hears so."""
-        if self._spill is None:
+        spill, self._spill = self._spill, None
+        if spill is None:
             return
+        has_lock = self._lock.acquire(timeout=CLOSE_WAIT_S)
         try:
-            self._note()
+            self._note(spill)
         except OSError as error:
             self._failed(error)
-        with self._lock:
-            spill, self._spill = self._spill, None
+        finally:
             spill.close()
+            if has_lock:
+                self._lock.release()
         for receipt in list(spill.receipts.values()):
             self._ring.leave_in_file(receipt)
 

@@ -38,7 +38,6 @@ FIELDS: Final = struct.Struct("<BIH")
 DONE: Final = struct.Struct("<QQ")
 CRC: Final = struct.Struct("<I")
 SEGMENT_BYTES: Final = 8 << 20
-RECORD_MAX: Final = 1 << 31
 FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 
 Record = tuple[int, bytes, bytes, bytes]
@@ -52,6 +51,7 @@ class Spill:
 
     def __init__(self, directory: Path, limit: int) -> None:
         self._directory, self.limit = directory, limit
+        self._lock = self._done = self._file = -1
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(directory / "lock", FLAGS, 0o600)
@@ -60,7 +60,6 @@ class Spill:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            os.close(self._lock)
             raise ConfigError(f"spill directory {directory} is in use") from None
         self.damaged: list[str] = []
         """What was found damaged, for people."""
@@ -71,7 +70,6 @@ class Spill:
         """Where what was read ends, by the number it has in the ring."""
         self.receipts: weakref.WeakValueDictionary[int, Receipt] = weakref.WeakValueDictionary()
         """Of what was not read yet, by its number here; those that nobody wants are not."""
-        self._done = self._file = -1
         try:
             self._done = os.open(directory / "done", FLAGS, 0o600)
             self._done_at = self._what_is_done()
@@ -105,14 +103,14 @@ class Spill:
             if segment < self._done_at[0] or size < start:
                 path.unlink()  # all of it is done, or what followed has not survived
                 continue
-            good = self._scan(path, start)
+            good = self._scan(path, start, size)
             if good < size:
                 self._set_aside(path, good)
                 os.truncate(path, good)
             self._sizes[segment] = good
 
-    def _scan(self, path: Path, at: int) -> int:
-        """Count whole records of a segment; return where they end."""
+    def _scan(self, path: Path, at: int, end: int) -> int:
+        """Count whole records of a segment up to its end; return where they end."""
         with path.open("rb") as file:
             while True:
                 file.seek(at)
@@ -120,7 +118,7 @@ class Spill:
                 if len(head) < HEAD.size:
                     return at
                 size, crc = HEAD.unpack(head)
-                content = file.read(size) if size <= RECORD_MAX else b""
+                content = file.read(size) if size <= end - at - HEAD.size else b""
                 if len(content) < max(size, FIELDS.size) or zlib.crc32(content) != crc:
                     return at
                 at += HEAD.size + size
@@ -230,6 +228,10 @@ class Spill:
     def _write_done(self) -> None:
         data = DONE.pack(*self._done_at)
         os.pwrite(self._done, data + _sum_of(data), 0)
+
+    def __del__(self) -> None:
+        """Whoever had it has gone without a word, as with an event loop that was closed first."""
+        self.close()
 
     def close(self) -> None:
         """Let go of the files; they stay."""

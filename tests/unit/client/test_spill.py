@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 from pathlib import Path
@@ -277,3 +278,12 @@ def test_it_is_a_queue_that_programs_hand_on(steps: list[str]) -> None:
             assert spill.count == len(waiting) and not spill.damaged
         assert bodies(spill) == waiting
         spill.close()
+
+
+def test_who_goes_without_a_word_leaves_it_to_the_next(tmp_path: Path) -> None:
+    """As a client does whose event loop has ended before it."""
+    spill = Spill(tmp_path / "s", 1000)
+    spill.append(0, b"p", b"t", b"body")
+    del spill
+    gc.collect()
+    assert Spill(tmp_path / "s", 1000).count == 1
