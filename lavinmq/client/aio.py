@@ -21,6 +21,7 @@ from lavinmq.client.declaring import Declaring
 from lavinmq.client.errors import BufferFullError, ClosedError, ConfirmTimeout
 from lavinmq.client.face import (
     CONSUMER_OPTIONS,
+    LIVING,
     PRODUCER_OPTIONS,
     Face,
     mode_of,
@@ -75,6 +76,9 @@ class AsyncProducer(BaseProducer):
                 one = one if type(one) is Receipt else await one
                 receipt.adopt(one)
                 at += 1
+        except BufferFullError as error:
+            error.receipt = receipt
+            raise
         finally:
             receipt.seal()
         return receipt
@@ -137,12 +141,12 @@ class AsyncProducer(BaseProducer):
     async def close(self, flush: bool = True) -> None:
         """Accept nothing more, wait for what is held as long as `close_timeout` says, and end."""
         try:
-            async with asyncio.timeout(self.config.close_timeout):
-                await self.closing(flush)
-        except TimeoutError:
-            pass
-        self.core.exit(self)
-        self.finish(ClosedError("the producer was closed"))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.config.close_timeout):
+                    await self.closing(flush)
+        finally:
+            self.core.exit(self)
+            self.finish(ClosedError("the producer was closed"))
 
     async def __aenter__(self) -> Self:
         return self
@@ -245,7 +249,7 @@ class AsyncConsumer(BaseConsumer):
                     yield message
             finally:
                 if at < len(messages):
-                    self._lists.insert(0, messages[at:])
+                    self._put_back(messages[at:])
             if self._lists:
                 await asyncio.sleep(0)
 
@@ -266,9 +270,12 @@ class AsyncConsumer(BaseConsumer):
         if not messages:
             return None
         if len(messages) > 1:
-            self._lists.insert(0, messages[1:])
-            self._notify()
+            self._put_back(messages[1:])
         return messages[0]
+
+    def _put_back(self, messages: list[Message]) -> None:
+        self._lists.insert(0, messages)
+        self._notify()
 
     async def subscribe(
         self,
@@ -339,13 +346,19 @@ class AsyncConsumer(BaseConsumer):
 
     async def close(self) -> None:
         """End: what is not settled goes back to the queue."""
-        await self.closing()
-        self._lists.clear()
-        for worker in self._workers:
-            worker.cancel()
-        if self._workers:
-            await asyncio.wait(self._workers, timeout=1)
-        self.finish(ClosedError("the consumer was closed"))
+        try:
+            await self.closing()
+            self._lists.clear()
+            # A handler may close its own consumer.
+            workers = [each for each in self._workers if each is not asyncio.current_task()]
+            for worker in workers:
+                worker.cancel()
+            if workers:
+                await asyncio.wait(workers, timeout=1)
+            if isinstance(self.answers, AsyncProducer):
+                await self.answers.close()
+        finally:
+            self.finish(ClosedError("the consumer was closed"))
 
     cancel = close
 
@@ -377,6 +390,8 @@ class AsyncClient(Face, Declaring):
 
     async def start(self) -> Self:
         """Connect; with `fail_fast` wait for it. Raises: why there is no connection."""
+        if self._core.steward is None:
+            LIVING.add(self)
         await self._together.start()
         return self
 
@@ -461,8 +476,13 @@ class AsyncClient(Face, Declaring):
     ) -> AsyncConsumer:
         """Answer questions: what `handler` returns is the answer's body. Close what it returns."""
         check_workers(workers)
-        producer = await self.producer(exchange="", routing_key="", mode="fire_and_forget")
         consumer = await self.consumer(queue, prefetch)
+        try:
+            producer = await self.producer(exchange="", routing_key="", mode="fire_and_forget")
+        except BaseException:
+            await consumer.close()
+            raise
+        consumer.answers = producer
 
         async def answer(message: Message) -> None:
             body = handler(message)

@@ -7,12 +7,13 @@ connection, a closed channel and a cancel by the broker; access refused (403) en
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import os
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lavinmq.client import _engine
 from lavinmq.client._engine import Message
@@ -28,6 +29,9 @@ from lavinmq.client.errors import (
 )
 from lavinmq.client.link import ALL, Chan, Link
 from lavinmq.client.topology import NOTHING
+
+if TYPE_CHECKING:
+    from lavinmq.client.producing import BaseProducer
 
 BACKLOG_MESSAGES: Final = 20_000
 BACKLOG_BYTES: Final = 64 << 20
@@ -51,9 +55,9 @@ class BaseConsumer(Member):
     __slots__ = (
         "__weakref__", "_chan", "_closing", "_declares", "_error", "_heard", "_held", "_held_bytes",
         "_hooks", "_is_paused", "_is_stream", "_is_subscribed", "_next_offset", "_offsets",
-        "_oldest", "_told", "arguments", "config", "core", "exclusive", "failures",
-        "handler_errors", "is_bounded", "no_ack", "passage", "prefetch", "queue",
-        "resubscriptions", "tag", "tracing", "tracker",
+        "_oldest", "_subscribing", "_told", "_unheard", "answers", "arguments", "config", "core",
+        "exclusive", "failures", "handler_errors", "is_bounded", "no_ack", "passage", "prefetch",
+        "queue", "resubscriptions", "tag", "tracing", "tracker",
     )  # fmt: skip
     queue: str
 
@@ -73,7 +77,6 @@ class BaseConsumer(Member):
         self.prefetch, self.no_ack, self.exclusive = config.prefetch, no_ack, exclusive
         self.arguments = dict(arguments) if arguments else NOTHING
         self.tag = tag or f"{config.program_name}-{os.getpid()}-{next(_numbers)}"
-        # Twice: what was prefetched before a pause may still be here when as much comes again.
         self.tracker = _engine.Tracker(0 if no_ack else 2 * self.prefetch)
         self.tracker.wake = self.wake
         self.failures = 0
@@ -90,6 +93,12 @@ class BaseConsumer(Member):
         those that cannot go on at once come to the program, which hands them over."""
         self._chan: Chan | None = None
         self._is_subscribed = self._is_paused = self._closing = False
+        self._subscribing: Chan | None = None
+        """By which it is just asked for messages."""
+        self._unheard = 0
+        """Pauses whose answer was not heard: messages of before may still come."""
+        self.answers: BaseProducer | None = None
+        """Of who answers questions: ends with it."""
         self._error: Exception | None = None
         self._held = 0
         self._held_bytes = 0
@@ -236,7 +245,27 @@ class BaseConsumer(Member):
         return self._closing
 
     async def _consume(self, chan: Chan) -> None:
+        """Subscribe, unless that is done, or somebody does it."""
+        if self._is_subscribed or self._subscribing is chan:
+            return
+        self._subscribing = chan
+        try:
+            await self._ask_for_messages(chan)
+        except asyncio.CancelledError:
+            self._is_subscribed = self._chan is chan  # the broker was asked, and will
+            raise
+        finally:
+            self._subscribing = None
+        if self._is_paused:  # since it was asked for
+            await self.pausing()
+
+    async def _ask_for_messages(self, chan: Chan) -> None:
         arguments = self.arguments
+        if self.tracker.limit:
+            # To the broker a consumer that was paused is another one afterwards, and what the
+            # program has not settled is not its.
+            most = self.tracker.count + (1 + self._unheard) * self.prefetch
+            self.tracker.limit = max(2 * self.prefetch, most)
         if self._is_stream and self._next_offset is not None:
             arguments = {**arguments, OFFSET: self._next_offset}
         flags = (False, self.no_ack, self.exclusive, False)
@@ -262,6 +291,7 @@ class BaseConsumer(Member):
             self._chan.link.hold_reading(self, False)
         self._chan = None
         self._is_subscribed = False
+        self._unheard = 0
         self._oldest = None
         self.tracker.reset(0)
         if not self.no_ack:
@@ -395,7 +425,9 @@ class BaseConsumer(Member):
         if self._chan is not None and self._is_subscribed:
             self._is_subscribed = False
             self._chan.link.hold_reading(self, False)
+            self._unheard += 1  # for good on this channel, if nobody waits for the answer
             await self._chan.call("basic.cancel", self.tag, False)
+            self._unheard -= 1
 
     async def resuming(self) -> None:
         """Let them come again."""
@@ -418,11 +450,20 @@ class BaseConsumer(Member):
                 await chan.close()
         self._chan = None
 
+    def forked(self, error: Exception) -> None:
+        """In the child of a fork: nothing comes; what is here is the parent's."""
+        self._error = error
+
     def finish(self, cause: Exception) -> None:
         """Nothing comes any more."""
         if self._error is None:
             self._error = cause
         self._is_subscribed = False
         self.tracker.wake = None
+        chan, self._chan = self._chan, None
+        if chan is not None:  # the broker gives no more to who has gone
+            chan.link.discard(chan)
+        if not self.no_ack:  # it is the broker's again
+            self.drop_arrived()
         self.core.exit(self)
         self.ended()

@@ -93,6 +93,9 @@ class Member(ChannelOwner):
     def rest(self) -> None:
         """Nothing happens for now: give back memory that nothing is in."""
 
+    def forked(self, error: Exception) -> None:
+        """In the child of a fork: what is here is the parent's."""
+
     def renamed(self, old: str, new: str) -> None:
         """A queue that the broker names has another name now."""
 
@@ -144,9 +147,10 @@ class Core:
     """
 
     __slots__ = (
-        "_admin", "_admin_lock", "_blocked_seconds", "_delay_s", "_done_at", "_done_before",
-        "_ended", "_ended_most", "_endpoints", "_failures", "_first", "_is_started", "_next",
-        "_returning", "_since", "_supervisor", "_tasks", "_up_since", "_waiting", "_watcher",
+        "_admin", "_admin_lock", "_blocked_seconds", "_closer", "_delay_s", "_done_at",
+        "_done_before", "_ended", "_ended_most", "_endpoints", "_failures", "_first",
+        "_is_started", "_next", "_returning", "_since", "_supervisor", "_tasks", "_up_since",
+        "_waiting", "_watcher",
         "bytes_in", "bytes_out", "callbacks", "config", "connects", "front",
         "is_beside", "last_error", "link", "loop", "members", "owner", "poll_detected",
         "reconnect_attempts", "reconnects", "rounds", "state", "steward", "target", "topology",
@@ -204,14 +208,16 @@ class Core:
         self.rounds: Rounds | None = None
         """Who looks after it, if it does not do so itself."""
         self._is_started = False
+        self._closer: asyncio.Future[None] | None = None
+        """Until who closes has done that; None: nobody does."""
 
     # ---- what the fronts ask for
 
     async def start(self) -> None:
         """Connect; with `fail_fast` wait for the first connection. Raises: why there is none."""
+        if self.state is ConnectionState.CLOSED:
+            raise ClosedError("the client was closed")
         if self._is_started:
-            if self.state is ConnectionState.CLOSED:
-                raise ClosedError("the client was closed")
             return
         self._is_started = True
         self.loop = asyncio.get_running_loop()
@@ -226,7 +232,11 @@ class Core:
         if self.config.token is not None and self.config.token_interval:
             self.spawn(self._renew())
         if self.config.fail_fast:
-            await first
+            try:
+                await first
+            except asyncio.CancelledError:
+                self._cut(ClosedError("the client was closed"))  # nobody else would
+                raise
         else:
             first.add_done_callback(lambda done: done.exception())
 
@@ -239,6 +249,29 @@ class Core:
             self.state = ConnectionState.CLOSED
             return
         error = ClosedError("the client was closed")
+        if self._closer is not None:
+            if flush:  # somebody else does it; who has less time than he ends that
+                await asyncio.wait([self._closer], timeout=timeout)
+            self._cut(error)
+            return
+        self._closer = self.loop.create_future()
+        try:
+            await self._end(timeout, flush, error)
+        except asyncio.CancelledError:
+            self._cut(error)  # what is held ends here, too
+            raise
+        finally:
+            if not self._closer.done():
+                self._closer.set_result(None)
+
+    def _cut(self, error: Exception) -> None:
+        """Close at once, if it is not closed."""
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+        self.abandon(error)
+
+    async def _end(self, timeout: float, flush: bool, error: Exception) -> None:
         self.set_state(ConnectionState.CLOSING, None)
         closing = [member.closing(flush) for member in self.members]
         try:
@@ -274,7 +307,11 @@ class Core:
                     waiting: asyncio.Future[None] = self.loop.create_future()
                     self._waiting = [] if self._waiting is None else self._waiting
                     self._waiting.append(waiting)
-                    await waiting
+                    try:
+                        await waiting
+                    finally:
+                        if self._waiting is not None and waiting in self._waiting:
+                            self._waiting.remove(waiting)
         except TimeoutError:
             cause = f": {self.last_error}" if self.last_error else ""
             raise ClientConnectionError(f"no connection within {timeout:g} s{cause}") from None
@@ -343,6 +380,7 @@ class Core:
                 pass  # the next connection is its
             except BaseException:
                 self.members.pop(member, None)
+                member.finish(ClosedError("it could not begin"))
                 raise
 
     @property

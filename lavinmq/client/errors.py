@@ -10,6 +10,7 @@ from lavinmq.client._engine import (
     NackError,
     ProtocolViolation,
     PublishError,
+    Receipt,
     ReturnedError,
     SpilledError,
     TooLarge,
@@ -57,7 +58,12 @@ class ClosedError(Error):
 
 
 class BufferFullError(PublishError):
-    """There was no room for a message within the time its policy allows."""
+    """There was no room for a message within the time its policy allows.
+
+    `receipt` is that of a batch, for its messages before this one, which were taken.
+    """
+
+    receipt: Receipt | None = None
 
 
 class SpillDamaged(Error):
@@ -145,6 +151,8 @@ def channel_closed(code: int, text: str) -> ChannelClosed:
     return _BY_CODE.get(code, ChannelClosed)(code, text)
 
 
-def connection_closed(code: int, text: str) -> ConnectionClosed:
-    """The error for a reply code of connection.close."""
-    return (AuthenticationError if code in (403, 530) else ConnectionClosed)(code, text)
+def connection_closed(code: int, text: str, is_open: bool = False) -> ConnectionClosed:
+    """The error for a reply code of connection.close. Of one that was open, 403 and 530 say nothing
+    of its user: what it did was not allowed."""
+    is_refused = code in (403, 530) and not is_open
+    return (AuthenticationError if is_refused else ConnectionClosed)(code, text)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
 from lavinmq.client.config import Config, check_names
 from lavinmq.client.core import Core
-from lavinmq.client.errors import ConfigError
+from lavinmq.client.errors import ClosedError, ConfigError
 from lavinmq.client.metrics import Metrics, snapshot
 from lavinmq.client.together import Alone, Together
 from lavinmq.client.url import ALSO, Target, parse_url
@@ -23,6 +25,8 @@ PRODUCER_OPTIONS: Final = (
 )  # fmt: skip
 CONSUMER_OPTIONS: Final = ("max_unacked_age",)
 Hook = Callable[..., Any]
+LIVING: Final[weakref.WeakSet[Face]] = weakref.WeakSet()
+"""Clients of this process that were started, for forks."""
 
 
 def settle(
@@ -66,6 +70,19 @@ class Face:
 
     _core: Core
     _together: Together | Alone
+
+    def _forked(self) -> None:
+        """In the child of a fork: connections, messages and files are the parent's."""
+        self._together.end()
+        error = ClosedError("the process was forked: make a client of its own")
+        for core in self._together.cores:
+            for member in core.members:
+                member.forked(error)
+            link = core.link
+            sock = link.transport.get_extra_info("socket") if link and link.transport else None
+            if sock is not None and sock.fileno() >= 0:
+                with contextlib.suppress(OSError):
+                    os.close(sock.fileno())
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._core.target}, {self.state.value}>"
@@ -140,3 +157,12 @@ class Face:
     def on_error(self, callback: Hook) -> Hook:
         """Call it with errors that nobody else hears of; without one they are logged."""
         return self._on("error", callback)
+
+
+def _after_fork() -> None:
+    for client in list(LIVING):
+        client._forked()
+    LIVING.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -15,7 +15,7 @@ import contextlib
 import platform
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from lavinmq.client import _engine, methods
 from lavinmq.client.config import Config
@@ -53,6 +53,7 @@ ANSWERS_MOST: Final = 1000
 FLIPS_S: Final = 0.1
 """A broker that blocks and unblocks more often than that is told of less often."""
 NOBODY: Final[frozenset[Any]] = frozenset()
+T = TypeVar("T")
 
 
 Event = tuple[int, int, bytes, _engine.Message | None]
@@ -65,13 +66,23 @@ def _decoded(method: int, payload: bytes) -> tuple[Any, ...]:
     return _engine.decode_method(payload, methods.FORMS[method])
 
 
+async def in_thread(function: Callable[..., T], *values: Any) -> T:
+    """Call what may take its time in another thread, but in this one while the interpreter ends:
+    no thread begins any more then, and what is buffered is still to be sent."""
+    try:
+        work = asyncio.get_running_loop().run_in_executor(None, function, *values)
+    except RuntimeError:
+        return function(*values)
+    return await work
+
+
 async def token_of(function: Callable[[], object]) -> str:
     """Ask the program for an access token, in a thread: it may have to fetch one.
 
     Raises: ClientConnectionError, whose cause is what the function raised.
     """
     try:
-        token = await asyncio.get_running_loop().run_in_executor(None, function)
+        token = await in_thread(function)
     except Exception as error:
         text = f"the function of option token raised {type(error).__name__}"
         raise ClientConnectionError(text) from error
@@ -188,6 +199,8 @@ class Chan:
             # Who asked went away; this is its answer.
             expected, _ = self._waiting.pop(0)
             if method in expected:
+                if message is not None:
+                    message.nack()  # nobody has it: it goes back
                 return
         if not self._waiting or method not in self._waiting[0][0]:
             raise ProtocolViolation(f"{methods.name_of(method)}, which nobody asked for")
@@ -216,9 +229,15 @@ class Chan:
     async def close(self) -> None:
         """Close the channel; nothing happens if it is closed."""
         if self.error is None:
-            with contextlib.suppress(RpcTimeout, ConnectionLost):
-                await self.call("channel.close", 200, "", 0, 0)
-            self.fail(ClosedError("the channel was closed"))
+            closed = ClosedError("the channel was closed")
+            try:
+                with contextlib.suppress(RpcTimeout, ConnectionLost):
+                    await self.call("channel.close", 200, "", 0, 0)
+            except asyncio.CancelledError:
+                self.link.part(self)  # the answer is still to come
+                self.fail(closed)
+                raise
+            self.fail(closed)
         self.link.forget(self)
 
 
@@ -560,7 +579,7 @@ class Link(asyncio.BufferedProtocol):
         elif name == "connection.close":
             self.root.send("connection.close-ok")
             self.flush()
-            self.end(connection_closed(values[0], values[1]))
+            self.end(connection_closed(values[0], values[1], self.is_open))
         elif name == "connection.blocked":
             self._on_blocked((self.blocked_since or self.loop.time(), values[0]))
         elif name == "connection.unblocked":
@@ -610,7 +629,11 @@ class Link(asyncio.BufferedProtocol):
         port = _engine.Port(number, ring, tracker, owner)
         chan = port.chan = Chan(self, port)
         self.input.open(port)
-        await chan.call("channel.open", "")
+        try:
+            await chan.call("channel.open", "")
+        except asyncio.CancelledError:
+            self.discard(chan)
+            raise
         return chan
 
     def forget(self, chan: Chan) -> None:
@@ -621,12 +644,17 @@ class Link(asyncio.BufferedProtocol):
 
     def discard(self, chan: Chan) -> None:
         """Close a channel without waiting for the answer."""
+        if self.part(chan):
+            number = methods.IDS["channel.close"]
+            self.write(_engine.encode_method(chan.number, number, "HsHH", 200, "", 0, 0))
+
+    def part(self, chan: Chan) -> bool:
+        """Pass over what still comes for a channel, until its end; False: it has ended."""
         is_open, chan.port.chan = chan.port.chan is chan, None
         if not is_open or self.lost is not None:
-            return
+            return False
         self._gone |= {chan.number}
-        number = methods.IDS["channel.close"]
-        self.write(_engine.encode_method(chan.number, number, "HsHH", 200, "", 0, 0))
+        return True
 
     # ---- the end
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
+from typing import Any
 
 from lavinmq.client.config import Config, keepalive
 from lavinmq.client.errors import ClientConnectionError, ConfigError, ConnectionLost
-from lavinmq.client.link import Link
+from lavinmq.client.link import Link, in_thread
 from lavinmq.client.sockets import Sockets
 from lavinmq.client.url import Endpoint, Target
 from lavinmq.client.websocket import WebSocket
@@ -67,24 +69,22 @@ async def open_link(
 async def _connect(link: Link, config: Config, endpoint: Endpoint, sockets: Sockets | None) -> None:
     """Make the transport of a link. Raises: OSError."""
     loop = link.loop
-    if sockets is not None and endpoint.scheme == "amqp":
-        sock = await _reach(loop, endpoint)
-        _prepare(sock, config)
-        sockets.add(link, sock)
-        return
     made = link if not endpoint.is_websocket else WebSocket(link, endpoint)
     if endpoint.scheme == "unix":
         await loop.create_unix_connection(lambda: made, endpoint.path)
         return
     tls = tls_context(config) if endpoint.is_tls else None
-    transport, _ = await loop.create_connection(
-        lambda: made,
-        endpoint.host,
-        endpoint.port,
-        ssl=tls,
-        server_hostname=(config.server_name or endpoint.host) if tls else None,
-    )
-    _prepare(transport.get_extra_info("socket"), config)
+    sock = await _reach(loop, endpoint)
+    try:
+        _prepare(sock, config)
+        if sockets is not None and endpoint.scheme == "amqp":
+            sockets.add(link, sock)
+            return
+        name = (config.server_name or endpoint.host) if tls else None
+        await loop.create_connection(lambda: made, sock=sock, ssl=tls, server_hostname=name)
+    except BaseException:
+        sock.close()
+        raise
     if isinstance(made, WebSocket):
         await made.ready
 
@@ -92,7 +92,7 @@ async def _connect(link: Link, config: Config, endpoint: Endpoint, sockets: Sock
 async def _reach(loop: asyncio.AbstractEventLoop, endpoint: Endpoint) -> socket.socket:
     """Connect to the first of the addresses of a host that answers. Raises: OSError."""
     failure: OSError | None = None
-    for row in await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM):
+    for row in await _addresses(endpoint.host, endpoint.port):
         sock = socket.socket(row[0], row[1] | socket.SOCK_NONBLOCK, row[2])
         try:
             await loop.sock_connect(sock, row[4])
@@ -107,10 +107,16 @@ async def _reach(loop: asyncio.AbstractEventLoop, endpoint: Endpoint) -> socket.
     raise failure or OSError(f"{endpoint.host} has no address")
 
 
-def _prepare(sock: socket.socket | None, config: Config) -> None:
+async def _addresses(host: str, port: int) -> list[tuple[Any, ...]]:
+    """What `getaddrinfo` finds; a number needs no other thread. Raises: OSError."""
+    kind, numeric = socket.SOCK_STREAM, socket.AI_NUMERICHOST
+    with contextlib.suppress(OSError):
+        return list(socket.getaddrinfo(host, port, type=kind, flags=numeric))
+    return list(await in_thread(socket.getaddrinfo, host, port, 0, kind))
+
+
+def _prepare(sock: socket.socket, config: Config) -> None:
     """Send at once; notice a peer that has gone without a word."""
-    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
-        return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     alive = keepalive(config.tcp_keepalive)
     if alive is None or not hasattr(socket, "TCP_KEEPIDLE"):

@@ -219,7 +219,9 @@ class BaseProducer(_engine.Ring, Member):
         if self.policy is BufferPolicy.DROP_NEWEST:
             return self._refused(body, prepared, DropReason.BUFFER_FULL)
         if self.policy is BufferPolicy.DROP_OLDEST:
-            while self.drop_oldest(DropReason.BUFFER_FULL):
+            is_hopeless = self.n_bytes + len(body) > self.capacity_bytes
+            is_hopeless = is_hopeless and not self.could_hold(body)
+            while not is_hopeless and self.drop_oldest(DropReason.BUFFER_FULL):
                 receipt = self.add(body, prepared)
                 if receipt is not None:
                     self._endings()
@@ -274,7 +276,11 @@ class BaseProducer(_engine.Ring, Member):
             await self.core.ensure_queue(link, self.queue)
         chan = await link.channel(ring=self, owner=self)
         if self.mode is PublishMode.CONFIRM:
-            await chan.call("confirm.select", False)
+            try:
+                await chan.call("confirm.select", False)
+            except asyncio.CancelledError:
+                link.discard(chan)
+                raise
         if chan.error is not None:  # what ended it came with the answer
             raise chan.error
         if self._error is not None:  # it was closed meanwhile
@@ -440,9 +446,7 @@ class BaseProducer(_engine.Ring, Member):
             await future
 
     async def closing(self, flush: bool = True) -> None:
-        """Accept nothing more, wait for what is held, close the channel."""
-        if self._closing:
-            return
+        """Accept nothing more, wait for what is held, close the channel. Others may do so, too."""
         self._closing = True
         self.accepting = False
         if flush and self._error is None and (self.config.reconnect or self._chan is not None):

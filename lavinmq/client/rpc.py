@@ -13,7 +13,7 @@ from typing import Any, Final
 from lavinmq.client import _engine
 from lavinmq.client._engine import Message
 from lavinmq.client.core import Core
-from lavinmq.client.errors import ReturnedError, RpcTimeout
+from lavinmq.client.errors import BufferFullError, Error, ReturnedError, RpcTimeout
 from lavinmq.client.link import Chan, ChannelOwner, Link
 
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
@@ -36,6 +36,15 @@ class RpcCaller(ChannelOwner):
     ) -> Message:
         """Ask through a queue; return the answer. Raises: RpcTimeout, ReturnedError, Error."""
         timeout = self._core.config.rpc_timeout if timeout is None else timeout
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._ask(queue, body, timeout, options)
+        except TimeoutError as error:
+            if isinstance(error, Error):
+                raise
+            raise RpcTimeout(f"no answer from {queue} within {timeout:g} s") from None
+
+    async def _ask(self, queue: str, body: Any, timeout: float, options: dict[str, Any]) -> Message:
         link = await self._core.connected(timeout)
         async with self._lock:
             if self._chan is None or self._chan.error or self._chan.link is not link:
@@ -45,13 +54,11 @@ class RpcCaller(ChannelOwner):
         self._waiting[number] = future
         routing = {"exchange": "", "routing_key": queue, "mandatory": True, **options}
         prepared = self._ring.prepare({**routing, "reply_to": REPLY_TO, "correlation_id": number})
-        self._ring.add(body, prepared)
-        link.wake()
         try:
-            async with asyncio.timeout(timeout):
-                return await future
-        except TimeoutError:
-            raise RpcTimeout(f"no answer from {queue} within {timeout:g} s") from None
+            if self._ring.add(body, prepared) is None:
+                raise BufferFullError(f"{self._ring.n_bytes} bytes of questions wait already")
+            link.wake()
+            return await future
         finally:
             self._waiting.pop(number, None)
 
@@ -59,7 +66,11 @@ class RpcCaller(ChannelOwner):
         chan = await link.channel(owner=self)
         chan.port.no_ack = True
         flags = (False, True, False, False)
-        await chan.call("basic.consume", 0, REPLY_TO, "", *flags, {})
+        try:
+            await chan.call("basic.consume", 0, REPLY_TO, "", *flags, {})
+        except asyncio.CancelledError:
+            link.discard(chan)
+            raise
         self._ring.attach(chan.number, link.frame_max)
         chan.sender = self
         return chan
@@ -93,6 +104,8 @@ class RpcCaller(ChannelOwner):
 
     def chan_closed(self, chan: Chan, error: Exception) -> None:
         """Everybody who waits hears why."""
+        if chan is not self._chan:
+            return
         self._ring.give_up(error)
         self._ring.reset()
         for future in self._waiting.values():

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import concurrent.futures
 import contextlib
-import os
 import queue as queues
 import threading
 import time
@@ -22,18 +20,20 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from lavinmq.client._engine import Batch, Message, Receipt
+from lavinmq.client.asking import Asked, acquired
 from lavinmq.client.blocking import Channel
 from lavinmq.client.channel import AsyncChannel, QueueInfo
 from lavinmq.client.config import Config
 from lavinmq.client.consuming import BaseConsumer, check_workers
-from lavinmq.client.core import Core
+from lavinmq.client.core import LOG, Core
 from lavinmq.client.declaring import Declaring, ExchangesByType
-from lavinmq.client.errors import BufferFullError, ClosedError, ConfirmTimeout
+from lavinmq.client.errors import BufferFullError, ClosedError, ConfirmTimeout, Error
 from lavinmq.client.face import (
     CONSUMER_OPTIONS,
+    LIVING,
     PRODUCER_OPTIONS,
     Face,
     mode_of,
@@ -47,8 +47,23 @@ from lavinmq.client.together import Together
 from lavinmq.client.values import BufferPolicy, ConnectionState, PublishMode
 
 T = TypeVar("T")
+SLICE_S: Final = 1.0
+"""How long a thread waits at once, should nobody have told it."""
+AGAIN_S: Final = 0.001
+"""When the loop's thread tries again to tell who waits."""
+ALL: Final = 1 << 30
 Handler = Callable[[Message], Any]
 Table = Mapping[str, Any] | None
+
+
+def notified(condition: threading.Condition, most: int) -> bool:
+    """Wake so many who wait; False if it cannot be done now. It waits for nobody: a signal may have
+    come to who has the lock, and its handler wait for this thread."""
+    is_free = condition.acquire(blocking=False)
+    if is_free:
+        condition.notify(most)
+        condition.release()
+    return is_free
 
 
 class Producer(BaseProducer):
@@ -57,6 +72,8 @@ class Producer(BaseProducer):
     def __init__(self, client: Client, core: Core, *args: Any, **kwargs: Any) -> None:
         self._client = client
         self._room = threading.Condition()
+        self._is_late = False
+        """Whether who waits for room could not be told of some yet."""
         super().__init__(core, *args, **kwargs)
 
     def publish_batch(self, bodies: Iterable[Any], **options: Any) -> Receipt:
@@ -69,12 +86,17 @@ class Producer(BaseProducer):
             while (at := self.add_many(bodies, at, prepared, receipt)) < len(bodies):
                 receipt.adopt(self.full(self.raw(bodies[at]), prepared))
                 at += 1
+        except BufferFullError as error:
+            error.receipt = receipt
+            raise
         finally:
             receipt.seal()
         return receipt
 
     def block(self, body: bytes, prepared: Prepared) -> Receipt:
         """Wait for room."""
+        if self._client.is_here():
+            raise BufferFullError("no room, and this is the client's own thread, which makes it")
         timeout = self.config.block_timeout
         end = None if timeout is None else time.monotonic() + timeout
         with self._room:
@@ -86,15 +108,20 @@ class Producer(BaseProducer):
                     left = None if end is None else end - time.monotonic()
                     if left is not None and left <= 0:
                         raise BufferFullError(f"no room within {timeout:g} s")
-                    self._room.wait(1.0 if left is None else min(left, 1.0))
+                    self._room.wait(SLICE_S if left is None else min(left, SLICE_S))
             finally:
                 self._waiting_for_room -= 1
         return receipt
 
     def has_room(self, always: bool = False) -> None:
         """Who waits for room may try again."""
-        with self._room:
-            self._room.notify_all()
+        if not notified(self._room, ALL) and not self._is_late:
+            self._is_late = True
+            self.core.loop.call_later(AGAIN_S, self._has_room_now)
+
+    def _has_room_now(self) -> None:
+        self._is_late = False
+        self.has_room()
 
     def forked(self, error: Exception) -> None:
         """In the child of a fork: nothing is sent; who had the lock may not be here."""
@@ -113,9 +140,21 @@ class Producer(BaseProducer):
 
     def wait_for(self, receipt: Receipt, timeout: float | None) -> None:
         """Wait until a receipt is done. Raises: ConfirmTimeout."""
-        done = threading.Event()
-        receipt.add_done_callback(lambda _: done.set())
-        if not done.wait(timeout):
+        self._client.check_thread()
+        done = threading.Lock()
+        done.acquire()
+
+        def ended(_: Receipt) -> None:
+            done.release()
+
+        receipt.add_done_callback(ended)
+        has_ended = False
+        try:
+            has_ended = acquired(done, timeout)
+        finally:
+            if not has_ended:
+                receipt.remove_done_callback(ended)
+        if not has_ended:
             raise ConfirmTimeout(f"the message has not ended within {timeout:g} s")
 
     def future_of(self, receipt: Receipt) -> asyncio.Future[None]:
@@ -172,6 +211,8 @@ class Consumer(BaseConsumer):
         self._client = client
         self._lists: deque[list[Message]] = deque()
         self._news = threading.Condition()
+        self._is_late = False
+        """Whether who waits for them could not be told of some yet."""
         self._threads: list[threading.Thread] = []
         super().__init__(client._core, *args, **kwargs)
 
@@ -187,48 +228,66 @@ class Consumer(BaseConsumer):
         """In the child of a fork: nothing comes; who had the lock may not be here."""
         self._news = threading.Condition()
         self._lists.clear()
-        self._error = error
+        super().forked(error)
 
     def arrived(self, messages: list[Message]) -> None:
         """Messages came."""
-        with self._news:
-            self._lists.append(messages)
-            self._news.notify()
+        self._lists.append(messages)
+        self._tell_news(1)
 
     def ended(self) -> None:
         """Nothing more comes."""
-        with self._news:
-            self._news.notify_all()
+        self._tell_news(ALL)
+
+    def _tell_news(self, most: int) -> None:
+        if not notified(self._news, most) and not self._is_late:
+            self._is_late = True
+            self.core.loop.call_later(AGAIN_S, self._tell_late_news)
+
+    def _tell_late_news(self) -> None:
+        self._is_late = False
+        self._tell_news(ALL)
 
     def drop_arrived(self) -> None:
         """What came will come again."""
-        with self._news:
-            self._lists.clear()
+        self._lists.clear()
 
     def _next(self, timeout: float | None = None, most: int | None = None) -> list[Message] | None:
         """The messages that are there, `most` at most; None at the end, or after the time."""
         end = None if timeout is None else time.monotonic() + timeout
         with self._news:
-            while not self._lists or self.is_stale(self._lists[0][0]):
-                if self._lists:
-                    self._lists.popleft()  # the rest of a batch that was put back too late
-                    continue
+            while (messages := self._first()) is None:
                 if self.closed:
                     if self._error is not None and not isinstance(self._error, ClosedError):
                         raise self._error
                     return None
-                left = None if end is None else end - time.monotonic()
-                if left is not None and left <= 0:
+                left = SLICE_S if end is None else end - time.monotonic()
+                if left <= 0:
                     return None
-                self._news.wait(left)
-            messages = self._lists.popleft()
+                self._client.check_thread()
+                self._news.wait(min(left, SLICE_S))
             if most is not None and len(messages) > most:
-                self._lists.appendleft(messages[most:])
+                self._put_back(messages[most:])
                 messages = messages[:most]
-                self._news.notify()
         if self.no_ack:
             self._client.soon(self.taken, len(messages), sum(map(len, messages)))
         return messages
+
+    def _first(self) -> list[Message] | None:
+        """The messages that came first; None: there are none. The loop's thread may take all away
+        meanwhile, and a batch that was put back may be one of before."""
+        while True:
+            try:
+                messages = self._lists.popleft()
+            except IndexError:
+                return None
+            if not self.is_stale(messages[0]):
+                return messages
+
+    def _put_back(self, messages: list[Message]) -> None:
+        with self._news:
+            self._lists.appendleft(messages)
+            self._news.notify()
 
     def __iter__(self) -> Iterator[Message]:
         """Messages, over all reconnects, until the consumer is closed."""
@@ -246,8 +305,7 @@ class Consumer(BaseConsumer):
                     yield message
             finally:
                 if at < len(messages):
-                    with self._news:
-                        self._lists.appendleft(messages[at:])
+                    self._put_back(messages[at:])
 
     def batches(self) -> Iterator[Batch]:
         """Messages as they come together."""
@@ -307,7 +365,7 @@ class Consumer(BaseConsumer):
 
     def _work(self, handler: Handler, inbox: Any, requeue: bool, auto_ack: bool) -> None:
         take = self.get if inbox is None else inbox.get
-        while (message := take()) is not None and not self.closed:
+        while (message := self._taken_by(take)) is not None and not self.closed:
             if self.is_stale(message):
                 continue
             try:
@@ -317,6 +375,13 @@ class Consumer(BaseConsumer):
             else:
                 if auto_ack:
                     message.ack()
+
+    def _taken_by(self, take: Callable[[], Message | None]) -> Message | None:
+        """The next one; None at the end, whatever it is: `on_error` has heard of it."""
+        try:
+            return take()
+        except Error:
+            return None
 
     def pause(self) -> None:
         """Let no new messages come; those that are here stay."""
@@ -338,13 +403,11 @@ class Consumer(BaseConsumer):
         """Let handlers come to an end: there is nothing more for them."""
         if not self._threads:
             return []
-        with self._news:
-            self._lists.clear()
+        self._lists.clear()
         self._client.run(self.pausing())
-        with self._news:
-            self._lists.clear()
-            self._is_over = True
-            self._news.notify_all()
+        self._lists.clear()
+        self._is_over = True
+        self._client.soon(self.ended)
         return [each for each in self._threads if each is not threading.current_thread()]
 
     _is_over = False
@@ -355,9 +418,13 @@ class Consumer(BaseConsumer):
         return self._closing or self._is_over or self._error is not None
 
     async def _close(self) -> None:
-        await self.closing()
-        self.drop_arrived()
-        self.finish(ClosedError("the consumer was closed"))
+        try:
+            await self.closing()
+            if isinstance(self.answers, Producer):
+                await self.answers._close(True)
+        finally:
+            self.drop_arrived()
+            self.finish(ClosedError("the consumer was closed"))
 
     cancel = close
 
@@ -384,7 +451,11 @@ class Client(Face, ExchangesByType[None]):
         self._together = Together(target, made, self)
         self._core = self._together.first
         self._declaring = Declaring(self._core)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._asked: set[Asked[Any]] = set()
+        """Who waits for the loop's thread."""
+        self._is_over = False
+        """Whether that does nothing more."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._calls: queues.SimpleQueue[tuple[Any, ...] | None] = queues.SimpleQueue()
@@ -408,6 +479,7 @@ class Client(Face, ExchangesByType[None]):
                 self._thread.start()
                 self._loop = loop
                 _living.add(self)
+                LIVING.add(self)
         try:
             self.run(self._together.start())
         except BaseException:
@@ -427,6 +499,9 @@ class Client(Face, ExchangesByType[None]):
                 loop.run_until_complete(asyncio.sleep(0))
                 loop.run_until_complete(loop.shutdown_default_executor())
             loop.close()
+            self._is_over = True
+            for asked in list(self._asked):
+                asked.fail(ClosedError("the client was closed"))
 
     def soon(self, function: Callable[..., Any], *values: Any) -> None:
         """Call something in the loop's thread, without waiting."""
@@ -436,21 +511,38 @@ class Client(Face, ExchangesByType[None]):
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Do something in the loop's thread and wait for it. Raises: what it raises."""
-        loop = self._loop
-        if loop is None or loop.is_closed() or self._is_forked:
-            work.close()
-            raise ClosedError("the client was closed")
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise RuntimeError("it would wait for itself: this is the client's own thread")
-        future = asyncio.run_coroutine_threadsafe(work, loop)
+        loop, asked = self._loop, Asked(work)
         try:
-            return future.result(timeout)
-        except concurrent.futures.CancelledError:
+            if loop is None or self._is_forked:
+                raise ClosedError("the client was closed")
+            self.check_thread()
+            self._asked.add(asked)
+            try:
+                loop.call_soon_threadsafe(asked.begin)
+            except RuntimeError:  # it was closed meanwhile
+                raise ClosedError("the client was closed") from None
+            if self._is_over:  # too late for it to say so
+                raise ClosedError("the client was closed")
+            return asked.wait(timeout)
+        except asyncio.CancelledError:
             raise ClosedError("the client was closed") from None
         except BaseException:
-            future.cancel()
+            if asked in self._asked and not self._is_over:
+                self.soon(asked.cancel)
+            else:
+                asked.fail(ClosedError("the client was closed"))
             raise
+        finally:
+            self._asked.discard(asked)
+
+    def is_here(self) -> bool:
+        """Whether this is the client's own thread."""
+        return threading.current_thread() is self._thread
+
+    def check_thread(self) -> None:
+        """Refuse to wait in the client's own thread. Raises: RuntimeError."""
+        if self.is_here():
+            raise RuntimeError("it would wait for itself: this is the client's own thread")
 
     def _started(self) -> Core:
         if self._loop is None:
@@ -458,13 +550,19 @@ class Client(Face, ExchangesByType[None]):
         return self._core
 
     def _dispatch(self, function: Callable[..., Any], *values: Any) -> None:
-        with self._dispatching:
-            if self._dispatcher is None:
-                self._dispatcher = threading.Thread(
-                    target=self._call, name="lavinmq-callbacks", daemon=True
-                )
-                self._dispatcher.start()
         self._calls.put((function, *values))
+        if self._dispatcher is None:
+            with self._dispatching:
+                if self._dispatcher is None:
+                    self._dispatcher = self._new_dispatcher()
+
+    def _new_dispatcher(self) -> threading.Thread | None:
+        thread = threading.Thread(target=self._call, name="lavinmq-callbacks", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter ends: who closes calls them
+            return None
+        return thread
 
     def _call(self) -> None:
         while (call := self._calls.get()) is not None:
@@ -477,9 +575,12 @@ class Client(Face, ExchangesByType[None]):
             if self._loop is None:
                 self._together.end()
                 return
-        with contextlib.suppress(ClosedError):
-            self.run(self._together.close(timeout, flush))
-        self._end_threads()
+        self.check_thread()
+        try:
+            with contextlib.suppress(ClosedError):
+                self.run(self._together.close(timeout, flush))
+        finally:
+            self._end_threads()
 
     def _end_threads(self) -> None:
         loop, thread = self._loop, self._thread
@@ -489,28 +590,19 @@ class Client(Face, ExchangesByType[None]):
         if thread is not None and thread is not threading.current_thread():
             thread.join(5)
         dispatcher, self._dispatcher = self._dispatcher, None
-        if dispatcher is not None:
-            self._calls.put(None)
-            if dispatcher is not threading.current_thread():
-                dispatcher.join(5)
+        self._calls.put(None)
+        if dispatcher is None:
+            self._call()
+        elif dispatcher is not threading.current_thread():
+            dispatcher.join(5)
         _living.discard(self)
 
     def _forked(self) -> None:
         """In the child: the threads are not here, whatever lock one held, and the socket is the
         parent's."""
         self._is_forked = True
-        self._lock, self._dispatching = threading.Lock(), threading.Lock()
-        self._together.end()
-        error = ClosedError("the process was forked: make a client of its own")
-        for core in self._together.cores:
-            for member in core.members:
-                if isinstance(member, (Producer, Consumer)):
-                    member.forked(error)
-            link = core.link
-            sock = link.transport.get_extra_info("socket") if link and link.transport else None
-            if sock is not None and sock.fileno() >= 0:
-                with contextlib.suppress(OSError):
-                    os.close(sock.fileno())
+        self._lock, self._dispatching = threading.RLock(), threading.Lock()
+        super()._forked()
 
     # ---- what the program asks for
 
@@ -695,8 +787,13 @@ class Client(Face, ExchangesByType[None]):
     ) -> Consumer:
         """Answer questions: what `handler` returns is the answer's body. Close what it returns."""
         check_workers(workers)
-        producer = self.producer(exchange="", routing_key="", mode="fire_and_forget")
         consumer = self.consumer(queue, prefetch)
+        try:
+            producer = self.producer(exchange="", routing_key="", mode="fire_and_forget")
+        except BaseException:
+            consumer.close()
+            raise
+        consumer.answers = producer
 
         def answer(message: Message) -> None:
             body = handler(message)
@@ -729,19 +826,15 @@ class Client(Face, ExchangesByType[None]):
 
 
 _living: weakref.WeakSet[Client] = weakref.WeakSet()
-"""Clients with threads, for the end of the interpreter and for forks."""
+"""Clients with threads, for the end of the interpreter."""
 
 
 def _close_all() -> None:
     for client in list(_living):
-        client.close()
-
-
-def _after_fork() -> None:
-    for client in list(_living):
-        client._forked()
-    _living.clear()
+        try:
+            client.close()
+        except Exception as error:  # noqa: BLE001 - the others are to be closed as well
+            LOG.error("a client could not be closed", exc_info=error)
 
 
 atexit.register(_close_all)
-os.register_at_fork(after_in_child=_after_fork)
