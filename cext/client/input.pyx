@@ -10,8 +10,6 @@
 # what the tracker of the channel allows.
 #
 # Threads: it belongs to the thread of the loop. Others may look at its figures.
-from cpython.buffer cimport PyBuffer_FillInfo
-
 cdef enum:
     BUFFER_LEAST_SIZE = 2048    # one as small as this is given back at once
     QUIET_BYTES = 1024          # heartbeats and the like, between two calls of `rest`

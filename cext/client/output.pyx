@@ -1,6 +1,11 @@
 # Output: bytes on their way to the peer, gathered from many places and taken in one piece.
 #
+# A large piece is taken with the memory that it was gathered in, and the next one is gathered in
+# another: nothing is copied, and a transport may keep it for as long as the peer takes nothing.
+#
 # Threads: it belongs to the thread of the loop.
+
+from cpython.buffer cimport PyBuffer_FillInfo
 
 cdef enum:
     FRAME_METHOD = 1
@@ -9,6 +14,23 @@ cdef enum:
     FRAME_HEARTBEAT = 8
     FRAME_END = 0xCE
     FRAME_OVERHEAD = 8          # type, channel, size and end
+
+cdef enum:
+    PIECE_LEAST = 65536         # less is copied
+    PIECE_MOST = 1 << 20        # memory that one piece has needed, and the next one is given at once
+
+
+@cython.final
+cdef class Piece:
+    """Frames in the memory that they were gathered in."""
+
+    cdef buf_t b
+
+    def __dealloc__(self):
+        buf_free(&self.b)
+
+    def __getbuffer__(self, Py_buffer* view, int flags):
+        PyBuffer_FillInfo(view, self, self.b.p, self.b.n, True, flags)
 
 
 @cython.final
@@ -34,11 +56,17 @@ cdef class Output:
 
     def take(self):
         """Return all that was gathered, and forget it."""
-        data = buf_bytes(&self.b)
-        if self.b.cap > 1 << 20:
-            buf_free(&self.b)   # one large message must not hold its memory for ever
-        self.b.n = 0
-        return data
+        cdef Piece piece
+        if self.b.n < PIECE_LEAST:
+            data = buf_bytes(&self.b)
+            self.b.n = 0
+            return data
+        piece = Piece.__new__(Piece)
+        piece.b = self.b
+        memset(&self.b, 0, sizeof(buf_t))
+        if piece.b.cap <= PIECE_MOST:
+            buf_room(&self.b, piece.b.cap)  # it need not grow step by step; without memory it may
+        return memoryview(piece)
 
 
 cdef int put_settle(buf_t* b, int channel, u16 method, u64 tag, u8 bits) except -1:

@@ -62,9 +62,10 @@ def refusal(channel: int, tag: int, multiple: bool = False) -> bytes:
     return method(channel, "basic.nack", tag, multiple, False)
 
 
-def cut(data: bytes) -> list[tuple[int, int, bytes]]:
+def cut(data: bytes | memoryview) -> list[tuple[int, int, bytes]]:
     """Whole frames as (kind, channel, payload)."""
-    found, at = [], 0
+    data, at = bytes(data), 0
+    found: list[tuple[int, int, bytes]] = []
     while at < len(data):
         kind, channel, size = struct.unpack_from(">BHI", data, at)
         assert data[at + 7 + size] == 0xCE

@@ -274,6 +274,20 @@ def test_what_is_under_way_says_what_could_be_held() -> None:
     assert side.ring.could_hold(b"x" * 500)
 
 
+def test_what_was_taken_stays_as_it_is_while_more_is_gathered() -> None:
+    """A transport may keep it; a large piece is not copied for that."""
+    out = _engine.Output()
+    pieces = []
+    for body in (b"a" * 100_000, b"b" * 100, b"c" * 3_000_000, b"d" * 70_000):
+        out.put(body)
+        pieces.append((out.take(), body))
+        assert len(out) == 0
+    del out
+    assert [bytes(piece) == body and len(piece) == len(body) for piece, body in pieces] == [True] * 4
+    with pytest.raises(TypeError):
+        pieces[0][0][0] = 1  # type: ignore[index]
+
+
 def test_who_waits_no_more_is_not_called() -> None:
     side = Side()
     receipt = side.ring.publish(b"x")
