@@ -17,7 +17,7 @@ cdef enum:
 
 cdef enum:
     PIECE_LEAST = 65536         # less is copied
-    PIECE_MOST = 1 << 20        # memory that one piece has needed, and the next one is given at once
+    PIECE_MOST = 1 << 20        # memory of a piece that the next one is given at once
 
 
 @cython.final

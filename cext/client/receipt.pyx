@@ -216,5 +216,11 @@ cdef class Receipt:
     def __await__(self):
         cdef Ring ring = self.owner()
         if ring is not None:
-            yield from ring.future_of(self).__await__()
+            future, ended = ring.future()
+            self.add_done_callback(ended)
+            try:
+                yield from future.__await__()
+            except BaseException:
+                self.remove_done_callback(ended)
+                raise
         return self.value()

@@ -77,7 +77,7 @@ cdef struct slot_t:
 
 
 cdef class Ring:
-    """The messages of one producer; `wake`, `wait_for` and `future_of` are a subclass's."""
+    """The messages of one producer; `wake`, `wait_for` and `future` are a subclass's."""
 
     cdef slot_t* slots
     cdef slot_t one_slot        # of a ring that does nothing
@@ -196,8 +196,8 @@ cdef class Ring:
         """Wait until a receipt is done. Raises: TimeoutError."""
         raise TypeError("await the receipt")
 
-    def future_of(self, receipt):
-        """An awaitable that ends with the receipt."""
+    def future(self):
+        """An awaitable, and the callback of a receipt that ends it."""
         raise TypeError("use receipt.result()")
 
     def full(self, body, prepared):

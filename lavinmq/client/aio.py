@@ -122,11 +122,10 @@ class AsyncProducer(BaseProducer):
         elif self._reserve is not None:
             self.core.loop.call_soon(self.progressed)
 
-    def future_of(self, receipt: Receipt) -> asyncio.Future[None]:
-        """An awaitable that ends with the receipt."""
+    def future(self) -> tuple[asyncio.Future[None], Callable[[Receipt], None]]:
+        """An awaitable, and the callback of a receipt that ends it."""
         future: asyncio.Future[None] = self.core.loop.create_future()
-        receipt.add_done_callback(lambda _: None if future.done() else future.set_result(None))
-        return future
+        return future, lambda _: None if future.done() else future.set_result(None)
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until all that was accepted so far has ended. Raises: ConfirmTimeout."""

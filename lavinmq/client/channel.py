@@ -38,11 +38,10 @@ class _Publishes(_engine.Ring):
             max_in_flight=1 << 20, retry_nacks=False,
         )  # fmt: skip
 
-    def future_of(self, receipt: Receipt) -> asyncio.Future[None]:
-        """An awaitable that ends with the receipt."""
+    def future(self) -> tuple[asyncio.Future[None], Callable[[Receipt], None]]:
+        """An awaitable, and the callback of a receipt that ends it."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        receipt.add_done_callback(lambda _: None if future.done() else future.set_result(None))
-        return future
+        return future, lambda _: None if future.done() else future.set_result(None)
 
 
 class AsyncChannel(ChannelOwner):

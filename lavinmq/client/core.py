@@ -266,9 +266,8 @@ class Core:
 
     def _cut(self, error: Exception) -> None:
         """Close at once, if it is not closed."""
-        for task in self._tasks:
-            if task is not asyncio.current_task():
-                task.cancel()
+        for task in self._others():
+            task.cancel()
         self.abandon(error)
 
     async def _end(self, timeout: float, flush: bool, error: Exception) -> None:
@@ -283,17 +282,20 @@ class Core:
             pass
         if self._watcher is not None:
             self._watcher.cancel()
-        for task in [self._supervisor, *self._tasks]:
-            if task is not None and task is not asyncio.current_task():
-                task.cancel()
+        for task in self._others():
+            task.cancel()
         if self.link is not None:
             link, self.link = self.link, None
             await link.close()
             self._count(link)
-        for task in [self._supervisor, *self._tasks]:
-            if task is not None and task is not asyncio.current_task():
-                await asyncio.wait([task], timeout=1)
+        if left := self._others():
+            await asyncio.wait(left, timeout=1)
         self._finish(error)
+
+    def _others(self) -> list[asyncio.Task[Any]]:
+        """What runs beside who asks."""
+        tasks = [*self._tasks] if self._supervisor is None else [self._supervisor, *self._tasks]
+        return [each for each in tasks if each is not asyncio.current_task()]
 
     async def connected(self, timeout: float | None) -> Link:
         """Wait for a connection. Raises: ClientConnectionError, ClosedError."""
@@ -304,17 +306,20 @@ class Core:
                         raise ClosedError(f"the client is closed: {self.last_error or 'by itself'}")
                     if self.link is not None and self.is_connected:
                         return self.link
-                    waiting: asyncio.Future[None] = self.loop.create_future()
-                    self._waiting = [] if self._waiting is None else self._waiting
-                    self._waiting.append(waiting)
-                    try:
-                        await waiting
-                    finally:
-                        if self._waiting is not None and waiting in self._waiting:
-                            self._waiting.remove(waiting)
+                    await self._another_state()
         except TimeoutError:
             cause = f": {self.last_error}" if self.last_error else ""
             raise ClientConnectionError(f"no connection within {timeout:g} s{cause}") from None
+
+    async def _another_state(self) -> None:
+        """Wait for the next change of the state."""
+        waiting: asyncio.Future[None] = self.loop.create_future()
+        self._waiting = [*(self._waiting or ()), waiting]
+        try:
+            await waiting
+        except asyncio.CancelledError:
+            self._waiting = [each for each in self._waiting or () if each is not waiting] or None
+            raise
 
     @property
     def is_connected(self) -> bool:

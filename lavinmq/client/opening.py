@@ -77,14 +77,14 @@ async def _connect(link: Link, config: Config, endpoint: Endpoint, sockets: Sock
     sock = await _reach(loop, endpoint)
     try:
         _prepare(sock, config)
-        if sockets is not None and endpoint.scheme == "amqp":
-            sockets.add(link, sock)
-            return
-        name = (config.server_name or endpoint.host) if tls else None
-        await loop.create_connection(lambda: made, sock=sock, ssl=tls, server_hostname=name)
     except BaseException:
         sock.close()
         raise
+    if sockets is not None and endpoint.scheme == "amqp":
+        sockets.add(link, sock)
+        return
+    name = (config.server_name or endpoint.host) if tls else None
+    await loop.create_connection(lambda: made, sock=sock, ssl=tls, server_hostname=name)
     if isinstance(made, WebSocket):
         await made.ready
 

@@ -415,8 +415,9 @@ class BaseProducer(_engine.Ring, Member):
 
     def tick(self, is_blocked: bool) -> None:
         """The health poll comes by. Raises: ConfirmTimeout for a broker that does not answer."""
-        is_broken = self._reserve is not None and self._reserve.error is not None
-        if self.expire(DropReason.TTL_EXPIRED) or is_broken:
+        reserve = self._reserve
+        is_due = reserve is not None and (reserve.error is not None or reserve.is_missed)
+        if self.expire(DropReason.TTL_EXPIRED) or is_due:
             self.progressed()
         timeout = self.config.confirm_timeout
         if timeout is not None and not is_blocked and self.oldest_flight > timeout:

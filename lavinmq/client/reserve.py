@@ -7,6 +7,7 @@ called by any thread; all else belongs to the loop's, but `forked`.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,7 @@ Prepared = tuple[bytes | None, bytes | None, int]
 LOOK_WAIT_S: Final = 0.1
 CLOSE_WAIT_S: Final = 1.0
 PUT_WAIT_S: Final = 30.0
+GIVE_WAY_S: Final = 0.001
 """What is waited for the lock: a disk may stand still, and in the main thread a signal may come."""
 
 
@@ -42,8 +44,9 @@ class Reserve:
         self._lock = threading.Lock()
         self._is_due = False
         """Whether the loop is to look, and was told so."""
-        self._is_missed = False
-        """Whether it could not, because somebody had the lock: he wakes it."""
+        self._is_waiting = self.is_missed = False
+        """Whether it waits for the lock: others let it go first. Whether it could not have it: who
+        has it wakes the loop, or else the poll looks."""
         self.error: OSError | None = None
         """Why the file could not be read, or told what is done, when that was tried last."""
 
@@ -56,6 +59,8 @@ class Reserve:
     def put(self, body: bytes, prepared: Prepared) -> Receipt:
         """Append a message. Raises: BufferFullError, ClosedError."""
         ring = self._ring
+        if self._is_waiting:
+            time.sleep(GIVE_WAY_S)
         if not self._lock.acquire(timeout=PUT_WAIT_S):
             raise BufferFullError("the spill is busy with another message")
         try:
@@ -77,7 +82,8 @@ class Reserve:
             is_first, self._is_due = not self._is_due, True
         finally:
             self._lock.release()
-            if self._is_missed:
+            if self.is_missed:
+                self.is_missed = False
                 ring.wake()
         if is_first:
             ring.wake()
@@ -91,12 +97,13 @@ class Reserve:
             self.error = None
             return
         # Who has the lock may be stopped by a signal, and its handler wait for this thread.
-        self._is_missed = True
-        if not self._lock.acquire(timeout=LOOK_WAIT_S):
+        self._is_waiting = True
+        has_lock = self._lock.acquire(timeout=LOOK_WAIT_S)
+        self._is_waiting, self.is_missed = False, not has_lock
+        if not has_lock:
             return
         failed: OSError | None = None
         try:
-            self._is_missed = False
             self._note(spill)
             self._refill(spill)
         except OSError as error:

@@ -13,7 +13,13 @@ from typing import Any, Final
 from lavinmq.client import _engine
 from lavinmq.client._engine import Message
 from lavinmq.client.core import Core
-from lavinmq.client.errors import BufferFullError, Error, ReturnedError, RpcTimeout
+from lavinmq.client.errors import (
+    BufferFullError,
+    ClientConnectionError,
+    Error,
+    ReturnedError,
+    RpcTimeout,
+)
 from lavinmq.client.link import Chan, ChannelOwner, Link
 
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
@@ -38,14 +44,16 @@ class RpcCaller(ChannelOwner):
         timeout = self._core.config.rpc_timeout if timeout is None else timeout
         try:
             async with asyncio.timeout(timeout):
-                return await self._ask(queue, body, timeout, options)
+                return await self._ask(queue, body, options)
         except TimeoutError as error:
             if isinstance(error, Error):
                 raise
+            if not self._core.is_connected:
+                raise ClientConnectionError(f"no connection within {timeout:g} s") from None
             raise RpcTimeout(f"no answer from {queue} within {timeout:g} s") from None
 
-    async def _ask(self, queue: str, body: Any, timeout: float, options: dict[str, Any]) -> Message:
-        link = await self._core.connected(timeout)
+    async def _ask(self, queue: str, body: Any, options: dict[str, Any]) -> Message:
+        link = await self._core.connected(None)
         async with self._lock:
             if self._chan is None or self._chan.error or self._chan.link is not link:
                 self._chan = await self._open(link)

@@ -157,8 +157,8 @@ class Producer(BaseProducer):
         if not has_ended:
             raise ConfirmTimeout(f"the message has not ended within {timeout:g} s")
 
-    def future_of(self, receipt: Receipt) -> asyncio.Future[None]:
-        """An awaitable that ends with the receipt, in whatever loop runs here."""
+    def future(self) -> tuple[asyncio.Future[None], Callable[[Receipt], object]]:
+        """An awaitable, in whatever loop runs here, and the callback of a receipt that ends it."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
 
@@ -166,8 +166,7 @@ class Producer(BaseProducer):
             if not future.done():
                 future.set_result(None)
 
-        receipt.add_done_callback(lambda _: loop.call_soon_threadsafe(done))
-        return future
+        return future, lambda _: loop.call_soon_threadsafe(done)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all that was accepted so far has ended. Raises: ConfirmTimeout."""
@@ -395,8 +394,9 @@ class Consumer(BaseConsumer):
         """End: handlers finish their message, what is not settled goes back to the queue."""
         if self._closing:
             return
-        for thread in self._stopped():
-            thread.join(self.config.close_timeout)
+        threads, end = self._stopped(), time.monotonic() + self.config.close_timeout
+        for thread in threads:
+            thread.join(max(0.0, end - time.monotonic()))
         self._client.run(self._close())
 
     def _stopped(self) -> list[threading.Thread]:
@@ -551,18 +551,18 @@ class Client(Face, ExchangesByType[None]):
 
     def _dispatch(self, function: Callable[..., Any], *values: Any) -> None:
         self._calls.put((function, *values))
-        if self._dispatcher is None:
-            with self._dispatching:
-                if self._dispatcher is None:
-                    self._dispatcher = self._new_dispatcher()
+        if self._dispatcher is None and self._dispatching.acquire(blocking=False):
+            try:
+                self._begin_dispatching()
+            finally:
+                self._dispatching.release()
 
-    def _new_dispatcher(self) -> threading.Thread | None:
-        thread = threading.Thread(target=self._call, name="lavinmq-callbacks", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # the interpreter ends: who closes calls them
-            return None
-        return thread
+    def _begin_dispatching(self) -> None:
+        if self._dispatcher is None:
+            thread = threading.Thread(target=self._call, name="lavinmq-callbacks", daemon=True)
+            with contextlib.suppress(RuntimeError):  # the interpreter ends: who closes calls them
+                thread.start()
+                self._dispatcher = thread
 
     def _call(self) -> None:
         while (call := self._calls.get()) is not None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import random
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -323,7 +325,7 @@ def test_whatever_is_cancelled_the_rest_goes_on(broker: Broker, queue: str) -> N
             for _ in range(60):
                 await asyncio.gather(*(give_up(chance.choice(works)) for _ in range(6)))
             await consumer.resume()
-            while producer.buffer_size or await consumer.get(0.05) is not None:
+            while await consumer.get(0.05) is not None or producer.buffer_size:
                 consumer.ack(consumer.tracker.delivered, multiple=True)
                 for tag in consumer.tracker.unacked_tags:
                     consumer.ack(tag)
@@ -462,6 +464,28 @@ def test_results_that_are_asked_for_in_vain_leave_nothing(proxy: FaultProxy, que
         assert not heard and receipt.done()
 
 
+def test_receipts_that_are_awaited_in_vain_leave_nothing(proxy: FaultProxy, queue: str) -> None:
+    async def main() -> None:
+        async with AsyncClient(proxy.url) as client:
+            producer = await client.producer(queue)
+            proxy.stall("up")
+            receipt = await producer.publish(b"x")
+            futures = []
+            for _ in range(3):
+                waiting = asyncio.ensure_future(_awaited(receipt))
+                await asyncio.sleep(0)
+                futures.append(weakref.ref(waiting._fut_waiter))  # type: ignore[attr-defined]
+                waiting.cancel()
+                await asyncio.wait([waiting])
+                del waiting
+            gc.collect()
+            assert [each() for each in futures] == [None] * 3
+            proxy.flow()
+            assert await receipt == "confirmed"
+
+    asyncio.run(main())
+
+
 def test_in_a_forked_child_a_client_for_asyncio_is_closed(broker: Broker, queue: str) -> None:
     async def main() -> None:
         async with AsyncClient(broker.uri) as client:
@@ -544,6 +568,11 @@ def test_a_question_has_one_time_for_all(proxy: FaultProxy) -> None:
         with pytest.raises(RpcTimeout, match=r"within 0\.1 s"):
             client.rpc_call("nobody", b"x", timeout=0.1)
         proxy.flow()
+        proxy.is_refusing = True
+        proxy.cut()
+        wait_for(lambda: not client.connected, "it is lost")
+        with pytest.raises(ClientConnectionError, match=r"within 0\.1 s"):
+            client.rpc_call("nobody", b"x", timeout=0.1)
 
 
 def test_workers_of_a_consumer_that_is_refused_end_in_silence(

@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lavinmq.client import _engine
 from lavinmq.client import spill as spills
 from lavinmq.client.errors import ConfigError
+from lavinmq.client.reserve import Reserve
 from lavinmq.client.spill import Spill
 from tests.support.little_disk import files_of_at_most
 
@@ -287,3 +289,34 @@ def test_who_goes_without_a_word_leaves_it_to_the_next(tmp_path: Path) -> None:
     del spill
     gc.collect()
     assert Spill(tmp_path / "s", 1000).count == 1
+
+
+def test_who_writes_wakes_once_who_could_not_look(tmp_path: Path) -> None:
+    """He would be woken for each message, and wait for the lock each time."""
+    ring = Ring()
+    reserve = Reserve(ring, Spill(tmp_path / "s", 1000), list, print)
+    reserve.put(b"1", NOTHING)
+    before = ring.woken
+    with reserve._lock:
+        reserve.look()
+    assert reserve.is_missed
+    for _ in range(3):
+        reserve.put(b"2", NOTHING)
+    assert ring.woken == before + 1 and not reserve.is_missed
+    reserve.look()
+    assert reserve.count == 0 and ring.count == 4
+    reserve.close()
+
+
+class Ring(_engine.Ring):
+    """Counts its wake-ups."""
+
+    def __init__(self) -> None:
+        self.woken = 0
+        self.configure()
+
+    def wake(self) -> None:
+        self.woken += 1
+
+
+NOTHING = (None, None, 0)
