@@ -2,6 +2,8 @@
 
 All of a client belongs to one event loop. `await producer.publish(...)` waits for room in the
 buffer and returns a receipt; awaiting the receipt waits for how the message ends.
+
+Longer than 500 lines: a client offers every call under its own name, with its types.
 """
 
 from __future__ import annotations
