@@ -658,6 +658,10 @@ cdef struct msession_t:         # a session, as its log has it
     u16 name_len
     u8 name[1]                  # the client's id
 
+cdef struct sleft_t:            # a session whose client has gone while some of it was on its way
+    queue_t* queue              # a reference
+    u64 until                   # number of the sync that covers it
+
 cdef struct splace_t:           # up to where a file has to reach for messages that were received
     queue_t* queue              # a reference; NULL: found at the start, or the retained messages
     u64 key                     # of the queue's name, see slog_key; 0 = the retained messages
@@ -709,6 +713,11 @@ cdef struct slog_t:             # the sessions of a virtual host
     u64 told_end                # bytes of the log up to the last turn
     u32 compact_turn            # the last one before all was written anew
     u64 compact_end             # bytes of the log then
+    sleft_t* left               # by rising sync, see session_left.pyx
+    u32 n_left
+    u32 cap_left
+    flag_t has_left             # it is on the loop's list of those that have any
+    slog_t* left_next
     sturn_t* turns              # found at the start, NULL = none
     u32 n_turns
     u32 cap_turns
@@ -1345,7 +1354,9 @@ cdef enum packet_state:         # of a packet id in use
     PACKET_RECEIVED = 3         # QoS 2 from the client: its PUBREL is awaited
 
 cdef struct packet_t:
-    u64 tag                     # of the delivery, 0 = there is none: it is to be sent again
+    # Of the delivery, 0 = there is none: it is to be sent again. Of what a client has sent, and has
+    # gone: the sync that covers it, 0 = it was there when its client was.
+    u64 tag
     u16 id                      # 0 = a free slot
     u8 state
     u8 qos
@@ -1388,6 +1399,8 @@ cdef struct session_log_t:      # who keeps sessions on disk: first member of it
     # A message that is received next stands at the end of q, or of the log of retained ones: its
     # bit is added to `places`, the `pos` of that note. 0, or -1 with errno.
     int (*place)(session_log_t* log, queue_t* q, mlog_t* retained, u32* places) noexcept nogil
+    # The client of q has gone, and the sync with that number is to cover what it has sent.
+    void (*leave)(session_log_t* log, queue_t* q, u64 until) noexcept nogil
 
 cdef struct publish_t:          # a message of MQTT on its way: slices, nothing owned
     const u8* topic
@@ -1865,4 +1878,6 @@ cdef struct loop_t:
     i64 whole_ns                # what syncing the file system takes, of late
     i64 inline_from_ns          # until then syncs are left to the worker
     mlog_t* dirty_logs          # of MQTT, with entries to write
+    slog_t* left_logs           # of these, those of sessions that were left while some was on its way
+    flag_t has_lost             # since they were told, something was lost that nobody was told is safe
     mlog_t* sync_logs           # and those that the next sync has to cover

@@ -17,6 +17,7 @@ cdef class SessionLog(SessionSink):
         memset(&self.s, 0, sizeof(slog_t))
         self.sink.sink.note = slog_sink_note
         self.sink.sink.place = slog_sink_place
+        self.sink.sink.leave = slog_sink_leave
         self.sink.log = &self.s
         self.t = &self.sink.sink
         self.loop = loop
@@ -251,6 +252,7 @@ cdef class SessionLog(SessionSink):
         if self.is_over:
             return
         slog_look_safe(&self.s)
+        slog_drop_left(&self.s, self.loop.t.n_synced)
         if self.s.log.error == 0 and self.s.n_block == 0 and self.s.safe == self.s.safe_told:
             return
         if mlog_flush(&self.s.log) == 0 and self.waiting:

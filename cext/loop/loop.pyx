@@ -1067,6 +1067,8 @@ cdef class Loop:
             loop_begin_portion(&self.t, FINISH_NS)      # nobody else waits
             loop_run_queues(&self.t)
             loop_flush_logs(&self.t)
+            if self.t.has_lost:
+                loop_forget_lost(&self.t)
         if self.is_awaited:         # nothing is acknowledged any more
             self.is_awaited = self.t.is_syncing = False
         if self.t.is_syncing:

@@ -216,6 +216,8 @@ cdef void loop_tick(loop_t* loop) noexcept nogil:
         loop_flush_dedups(loop)
     if loop.dirty_logs != NULL:
         loop_flush_logs(loop)
+    if loop.has_lost:
+        loop_forget_lost(loop)
     if loop.n_confirms:
         if not loop.is_syncing and loop.stuck == NULL and not loop_lingers(loop):
             loop_gather_files(loop)

@@ -315,6 +315,7 @@ cdef void mlog_fail(mlog_t* log, int error) noexcept nogil:
     loop_refuse_waiting(log.loop)
     if log.settle == NULL:
         return                      # it is tried again with what comes next
+    log.loop.has_lost = True
     log.n_stage = 0
     log.settle(log, False)
     mlog_last(log).stale = log.stale_before

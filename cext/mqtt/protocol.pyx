@@ -63,6 +63,28 @@ cdef void mqtt_return(mqtt_t* s) noexcept nogil:
     shared_forget(s)
 
 
+cdef void mqtt_leave_unsafe(mqtt_t* s) noexcept nogil:
+    """Nobody will be told whether the last messages of QoS 2 that its client has sent are safe: have
+    the log forget their ids if they are not."""
+    cdef chan_t* c = s.chan
+    cdef u64 seq = c.confirmed_seq + 1, until = c.link.loop.n_syncs
+    cdef u32 ack
+    cdef packet_t* p
+    cdef bint has_any = False
+    if not session_is_kept(s) or s.session.received.n == 0:
+        return
+    while seq <= c.publish_seq:
+        ack = s.acks[seq & (s.cap_acks - 1)]
+        if <u8>(ack >> 8) == PACKET_PUBREC and <u8>ack < 0x80:
+            p = packets_find(&s.session.received, <u16>(ack >> 16))
+            if p != NULL:
+                p.tag = until if c.is_in_batch and seq <= c.batch_seq else until + 1
+                has_any = True
+        seq += 1
+    if has_any:
+        s.log.leave(s.log, s.queue, until + 1)
+
+
 cdef void mqtt_free_work(mqtt_t* s) noexcept nogil:
     """Free all that one who is asleep does not have, but its channel, which is still there. Its
     consumers are gone."""
@@ -145,6 +167,7 @@ cdef void mqtt_leave(link_t* l) noexcept nogil:
     if s.chan != NULL:
         while s.chan.consumers != NULL:
             channel_remove_consumer(s.chan.consumers)
+        mqtt_leave_unsafe(s)
         mqtt_return(s)
         mqtt_free_work(s)
     else:

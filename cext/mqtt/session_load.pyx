@@ -210,6 +210,7 @@ cdef void slog_release(slog_t* sl) noexcept nogil:
         if sl.slots[i] != NULL:
             slog_drop(sl, sl.slots[i])
     slog_drop_places(sl)
+    slog_release_left(sl)
     free(sl.buckets)
     free(sl.slots)
     free(sl.block)

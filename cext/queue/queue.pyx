@@ -206,6 +206,7 @@ cdef void queue_break(queue_t* q) noexcept nogil:
     for i in range(loop.n_confirms):
         if loop.confirms[i].needs_sync:
             loop.confirms[i].is_refused = True
+    loop.has_lost = True
     q.ready = q.ready_bytes = q.unacked = q.unacked_bytes = 0
     for i in range(queue_levels(q)):
         if queue_level(q, i) != NULL:

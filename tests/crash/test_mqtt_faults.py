@@ -160,6 +160,37 @@ def test_nothing_is_acknowledged_that_the_disk_did_not_take(
     check(broker, writers)
 
 
+def test_what_is_lost_when_its_client_has_gone_is_taken_when_it_comes_again(
+    on_disk: DiskFactory,
+) -> None:
+    """The message waits for room, its client goes, and then the queue cannot be written at all."""
+    broker, disk = on_disk(mqtt=True)
+    broker.start()
+    reader_of(broker)
+    writer = Writer(broker, V5)
+    disk.plan(Action.FAIL, Call.WRITE, f"*/{FILES['queue']}*", error=errno.ENOSPC)
+    writer.client.send(writer.publish(TWICE))
+    disk.wait_for_strikes()
+    writer.client.disconnect(b"\0")
+    writer.client.socket.close()
+    disk.plan(Action.FAIL, Call.WRITE, f"*/{FILES['queue']}*", error=errno.EIO)
+    wait_for(lambda: os.strerror(errno.EIO) in broker.log_text(), "the log is silent")
+    disk.heal()
+
+    again = Writer(broker, V5)
+    again.client.send(again.publish(TWICE, dup=True))
+    assert again.client.expect(5).body[2] >= 0x80
+    again.client.socket.close()
+    broker.kill()
+    broker.start()
+    again = Writer(broker, V5)
+    again.client.send(again.publish(TWICE, dup=True))
+    again.listen()
+    assert again.accepted == {TWICE}
+    check(broker, [again])
+    again.client.socket.close()
+
+
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
 def test_pubrel_is_not_said_where_the_disk_has_not_taken_that_the_message_came(
     on_disk: DiskFactory, error: int

@@ -351,6 +351,58 @@ def test_what_was_refused_is_new_when_it_comes_again(life: Life, version: int) -
     assert life.received == []
 
 
+def leave_behind(life: Life, topic: bytes, id: int, *, retain: bool = False) -> None:
+    """Have a client send a message, and go before anything of it is written."""
+    client = life.client("p")
+    client.socket.send(publish(topic, b"body", qos=2, id=id, retain=retain, properties=b""))
+    client.link.on_readable()
+    client.close()
+
+
+def test_what_is_lost_behind_its_client_is_new_when_it_comes_again(life: Life) -> None:
+    """Nobody could be told that it was refused."""
+    queue, directory = life.bench.queue("mqtt.a"), life.directory / "mqtt.a"
+    say(life.client("p"), b"b", 1)
+    directory.write_bytes(b"where a directory should be")
+
+    leave_behind(life, b"a", 2)
+
+    assert queue.is_closed
+    assert life.received == [1]
+    directory.unlink()
+    assert life.killed().received == [1]
+    queue.restart()
+    again = life.client("p")
+    say(again, b"b", 1, dup=True)
+    say(again, b"a", 2, dup=True)
+    assert (queue.ready, life.bench.queue("mqtt.b").ready) == (1, 1)
+
+
+def test_a_retained_message_that_is_lost_behind_its_client_is_new(life: Life) -> None:
+    say(life.client("p"), b"before", 1, retain=True)
+    for id in range(2, 9):
+        say(life.client("q"), b"before", id, retain=True)
+    with Refusing((life.directory / RETAINED).stat().st_size):
+        leave_behind(life, b"nowhere", 2, retain=True)
+
+    assert life.received == [1]
+    say(life.client("p"), b"nowhere", 2, dup=True, retain=True)
+    assert len(life.retained) == 2
+
+
+def test_what_a_client_leaves_behind_is_kept_when_it_gets_to_the_disk(life: Life) -> None:
+    queue, directory = life.bench.queue("mqtt.a"), life.directory / "mqtt.a"
+    leave_behind(life, b"b", 1)
+    life.bench.loop.after_sync(lambda: None)
+    life.bench.events.run()
+    directory.write_bytes(b"where a directory should be")
+
+    leave_behind(life, b"a", 2)
+
+    assert queue.is_closed
+    assert life.received == [1]
+
+
 def test_what_is_sent_again_waits_for_the_sync_of_the_first(tmp_path: Path) -> None:
     """Its connection has ended meanwhile: nobody else waits."""
     life = Life(tmp_path / "first", sync=True)
