@@ -791,20 +791,20 @@ cdef struct trial_t:            # whether consumers are fast enough to hold publ
 
 cdef struct queue_t:
     dest_t dest                 # must stay first: bindings point here
+    flag_t is_special           # publishes take the long way
+    flag_t may_expire           # messages may have a deadline
+    flag_t may_bury             # discarded messages may have somewhere to go
+    flag_t is_over              # on the loop's list of queues to hold to their limits
+    flag_t is_deleted
+    flag_t is_closed            # the store cannot be used: publishes are refused; see queue_shut
     store_t store               # of a priority queue: of level 0
     levels_t* levels            # NULL = not a priority queue
     features_t* features              # NULL = none
     stream_t* stream            # NULL = not a stream
     dedup_t* dedup              # NULL = duplicates are stored
     loop_t* loop
-    flag_t is_special           # publishes take the long way
-    flag_t may_expire           # messages may have a deadline
-    flag_t may_bury             # discarded messages may have somewhere to go
-    flag_t is_over              # on the loop's list of queues to hold to their limits
     flag_t is_ranked            # it has had consumers of other priorities than 0
     flag_t is_paused            # nothing is delivered and gets are empty, by order of an operator
-    flag_t is_deleted
-    flag_t is_closed            # the store cannot be used: publishes are refused; see queue_shut
     flag_t is_broken            # it was closed by a write that failed, which has not been told yet
     flag_t is_stuck             # the disk has no room for it: its records wait in memory
     flag_t is_in_tick
@@ -813,6 +813,7 @@ cdef struct queue_t:
     flag_t is_owing             # the same of a message that is confirmed when it comes again
     flag_t is_asleep            # its one consumer has no struct until a message comes: of MQTT
     u8 n_breaks                 # how often a write has closed it, modulo 256
+    u32 fold_at                 # of a session: its place among the targets of a publish, see fold_t
     queue_t* tick_next
     queue_t* over_next
     queue_t* stuck_next
@@ -846,7 +847,6 @@ cdef struct queue_t:
     moves_t* moves              # what went, or is to go, to other queues, NULL = nothing has
     u32 due_at                  # its place in the loop's heap, counted from 1, 0 = none
     u32 n_missed                # publishes while it was closed, of which nobody was told
-    u32 fold_at                 # of a session: its place among the targets of a publish, see fold_t
     session_t* session          # NULL = none of MQTT
     mover_t* mover              # who moves its messages on, NULL = nobody
     # How its messages are delivered, NULL = as queue/deliver.pyx does. Whether the budget ended.
@@ -1135,6 +1135,10 @@ cdef struct known_t:            # an exchange that this connection may publish t
     exchange_t* exchange
     u8 name_len
     u8 name[255]
+
+cdef struct knowns_t:           # the exchanges that are known, by hash, and the one pushed out last
+    u64 epoch                   # of the vhost that the entries belong to
+    known_t slots[17]           # KNOWN_SLOTS and one
 
 cdef enum:
     ASK_KINDS = 4               # see answers.pyx
@@ -1480,6 +1484,7 @@ cdef struct mqtt_t:             # what a link that speaks MQTT has besides
     u32 n_unanswered            # of them, of which none is counted when it may be any number
     u32 maximum_in              # remaining length of a packet
     u32 maximum_out             # bytes of a whole packet
+    u32 n_denied                # publishes that its client may not make
     chan_t* chan                # NULL = it is asleep, see wake.pyx: what is below is not there
     queue_t* queue              # of its session
     session_t* session
@@ -1488,7 +1493,6 @@ cdef struct mqtt_t:             # what a link that speaks MQTT has besides
     session_log_t* log          # NULL = it goes with the broker
     u64 large_bytes             # counted for a packet that is being received
     u64 n_published             # that its client has sent
-    u64 n_denied
     consumer_t* consumer        # the first that one which is asleep does not have
     alias_t* aliases            # alias_maximum_in of them, NULL = none was used
     u8** out_topics             # alias_maximum_out topics, each behind its length of 32 bits
@@ -1655,20 +1659,20 @@ cdef struct tls_provider_t:     # what a capsule of that name hands over
 
 cdef struct wire_t:             # the socket half of a link: nothing in it knows a protocol
     int fd                      # -1 = let go of
+    u32 watched                 # what the kernel looks for: EPOLLIN and others; 0 = it is not asked
     const tls_t* tls            # NULL = plain
     void* tls_session           # what that works on
-    flag_t is_blocked           # no more output is taken for now: it is slow
-    flag_t is_lost              # the kernel reported the connection gone while sending
-    flag_t has_writer           # the kernel is asked for room in the socket
-    u32 watched                 # what the kernel looks for: EPOLLIN and others; 0 = it is not asked
     u8* left                    # bytes of a frame that is not complete
     u32 n_left
     u32 cap_left
     u32 need                    # bytes of that frame when known, else 0
-    u8* out                     # block of what is to be sent
     u32 out_at
+    u8* out                     # block of what is to be sent
     u32 out_end
     u32 out_cap
+    flag_t is_blocked           # no more output is taken for now: it is slow
+    flag_t is_lost              # the kernel reported the connection gone while sending
+    flag_t has_writer           # the kernel is asked for room in the socket
     i64 last_read_ns
     i64 last_sent_ns
     u64 n_received_bytes
@@ -1687,6 +1691,7 @@ cdef struct link_t:
     flag_t is_full              # and a consumer waits for that
     flag_t is_holder            # one of its channels has held a delivery
     flag_t is_in_ages           # the ages of its deliveries are being looked at
+    flag_t is_impersonator      # it may publish with any user-id
     u8 stops                    # link_stop bits: frames are kept, not walked
     i64 late_until_ns           # it has kept the loop busy: until then others come first
     u32 crowd_bytes             # published to crowded queues since the link was last held
@@ -1694,16 +1699,14 @@ cdef struct link_t:
     u64 max_message_size
     loop_t* loop
     vhost_t* vhost
-    known_t* known              # by hash, and the one pushed out last; made at the first publish
-    u64 known_epoch             # vhost epoch the entries belong to
+    knowns_t* known             # made at the first publish
     answers_t* answers          # where the exchange alone does not decide, NULL = nowhere so far
     mqtt_t* mqtt                # NULL = it does not speak that, or its CONNECT is not answered yet
     chan_t** chans              # by channel id, up to DENSE_CHANNELS
     u32 cap_chans
+    u32 user_len
     chan_t* sparse              # channels of higher ids
     const u8* user              # login name, for the user-id check
-    u32 user_len
-    flag_t is_impersonator
     u64 held_at                 # where that begins, counted from the first byte that it sent
     rest_t* rests               # what is sent before the output
     rest_t* last_rest
@@ -1718,13 +1721,6 @@ cdef struct link_t:
     u32 held_ds                 # it holds no delivery from before, in tenths since the loop began
     i64 overdue_look_ns         # when one that is held for too long was looked for
     void* owner                 # the Link, borrowed
-    # what the walker hands to Python
-    const u8* ev_data
-    u32 ev_len
-    u16 ev_channel
-    u32 ev_method               # class << 16 | method, 0 for content frames
-    u64 ev_a
-    u64 ev_b
 
 cdef struct pool_t:
     u8* free_blocks[16]
@@ -1871,6 +1867,13 @@ cdef struct loop_t:
     flag_t is_reading           # they are another's to change: whoever tries is refused
     reached_t reached           # what the routings under way have reached
     u32 n_reads                 # links that were read since the last tick
+    # what the walker of a link hands to Python, which looks at once
+    const u8* ev_data
+    u32 ev_len
+    u16 ev_channel
+    u32 ev_method               # class << 16 | method, 0 for content frames
+    u64 ev_a
+    u64 ev_b
     i64 sync_ns                 # how long the last sync took
     histogram_t sync_times      # how long all took
     histogram_t confirm_times   # from the oldest publish that an ack covers to that ack

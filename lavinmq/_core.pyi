@@ -1399,14 +1399,23 @@ class Wire:
 
     Args:
         loop: the loop it belongs to.
-        fd: a connected, non-blocking socket; it stays the caller's to close, after `close`.
+        fd: a connected, non-blocking socket; it stays the caller's to close, after `close`, unless
+            it calls `own`.
         protocol: what its peer speaks.
     """
 
     session: Session
     """Who decides; to be set before `start`."""
+    connected_at_ms: Final[int]
+    """When it was made, in Unix milliseconds."""
 
     def __init__(self, loop: Loop, fd: int, protocol: Protocol) -> None: ...
+    def own(self) -> None:
+        """The descriptor is its own from now on: `cut` and `close` close it."""
+
+    def end_output(self) -> None:
+        """Nothing more is sent: the peer sees the end of what was. Raises: OSError."""
+
     def start(self, timeout_s: float) -> None:
         """Begin to read; `set_timeout(timeout_s)` guards the handshake."""
 

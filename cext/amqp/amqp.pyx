@@ -135,9 +135,9 @@ cdef int walk_header(link_t* l, const u8* buf, u64 n, u64* used) noexcept nogil:
     used[0] = 0
     if n < 8 and same_bytes(buf, <const u8*>b"AMQP", n if n < 4 else 4):
         return WALK_DONE
-    l.ev_data = buf
-    l.ev_len = <u32>n if n < 8 else 8
-    used[0] = l.ev_len
+    l.loop.ev_data = buf
+    l.loop.ev_len = <u32>n if n < 8 else 8
+    used[0] = l.loop.ev_len
     return WALK_HEADER
 
 
@@ -194,7 +194,7 @@ cdef int amqp_walk(link_t* l, const u8* buf, u64 n, u64* used) noexcept nogil:
                 if c != NULL:
                     if l.loop.is_held and c.job == NULL:
                         used[0] = at - size - FRAME_OVERHEAD
-                        l.ev_channel = id
+                        l.loop.ev_channel = id
                         return WALK_HELD
                     rc = walk_publish(l, c, p, size, n - at, &more)
                     if rc == WALK_MISS or rc == WALK_TURN:
@@ -217,10 +217,10 @@ cdef int amqp_walk(link_t* l, const u8* buf, u64 n, u64* used) noexcept nogil:
                     continue
                 if id:
                     continue        # a late settlement must not hurt the connection
-            l.ev_data = p
-            l.ev_len = size
-            l.ev_channel = id
-            l.ev_method = method
+            l.loop.ev_data = p
+            l.loop.ev_len = size
+            l.loop.ev_channel = id
+            l.loop.ev_method = method
             return WALK_METHOD
         if kind == FRAME_HEADER or kind == FRAME_BODY:
             if (l.state == LINK_CLOSING or (c == NULL and id)

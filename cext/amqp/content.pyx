@@ -5,11 +5,11 @@
 
 
 cdef int walk_fail(link_t* l, u32 error, u16 channel, u32 method, u64 a, u64 b) noexcept nogil:
-    l.ev_len = error
-    l.ev_channel = channel
-    l.ev_method = method
-    l.ev_a = a
-    l.ev_b = b
+    l.loop.ev_len = error
+    l.loop.ev_channel = channel
+    l.loop.ev_method = method
+    l.loop.ev_a = a
+    l.loop.ev_b = b
     return WALK_ERROR
 
 
@@ -46,7 +46,7 @@ cdef int publish_miss(chan_t* c, int rc) noexcept nogil:
     """The event for a publish about which something is to be asked, by the ask_result."""
     if rc == ASK_NO_MEMORY:
         return publish_fail(c, PUBLISH_NO_MEMORY)
-    c.link.ev_channel = c.id
+    c.link.loop.ev_channel = c.id
     return WALK_MISS
 
 
@@ -124,7 +124,7 @@ cdef int content_header(chan_t* c, const u8* payload, u32 size) noexcept nogil:
         return walk_fail(l, ERROR_UNEXPECTED_HEADER, c.id, 0, 0, 0)
     error = props_error(l, payload + 12, size - 12, &m)
     if error:
-        l.ev_data = payload + 12
+        l.loop.ev_data = payload + 12
         method = BASIC_PUBLISH if error in (ERROR_CC, ERROR_BCC, ERROR_COPIES) else 0
         if error == ERROR_COPIES:
             return walk_fail(l, error, c.id, method, l.loop.max_copies, 0)

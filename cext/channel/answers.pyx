@@ -161,15 +161,15 @@ cdef exchange_t* link_allowed(const link_t* l, const u8* names) noexcept nogil:
 
 cdef int link_ask(link_t* l, u32 n) noexcept nogil:
     """Have Python asked the question of n bytes that was put together last."""
-    l.ev_data = l.answers.question
-    l.ev_len = n
+    l.loop.ev_data = l.answers.question
+    l.loop.ev_len = n
     return ASK_PYTHON
 
 
 cdef void link_ask_publish(link_t* l, const u8* names) noexcept nogil:
     """Have Python asked about exchange and routing key as they stand in a message."""
-    l.ev_data = names
-    l.ev_len = 0
+    l.loop.ev_data = names
+    l.loop.ev_len = 0
 
 
 cdef int copies_ask(link_t* l, const msg_t* m) noexcept nogil:

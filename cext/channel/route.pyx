@@ -22,11 +22,11 @@ cdef inline bint known_is(const known_t* known, const u8* name, u32 name_len) no
 cdef inline exchange_t* link_known(link_t* l, const u8* name, u32 name_len) noexcept nogil:
     """The exchange of that name when this connection may write to it, else NULL. Cost: 5 ns."""
     cdef known_t* known
-    if l.known == NULL or l.known_epoch != l.vhost.epoch:
+    if l.known == NULL or l.known.epoch != l.vhost.epoch:
         return NULL
-    known = &l.known[hash_bytes(name, name_len, 0) & (KNOWN_SLOTS - 1)]
+    known = &l.known.slots[hash_bytes(name, name_len, 0) & (KNOWN_SLOTS - 1)]
     if not known_is(known, name, name_len):
-        known = &l.known[KNOWN_SLOTS]
+        known = &l.known.slots[KNOWN_SLOTS]
     return known.exchange if known_is(known, name, name_len) else NULL
 
 
@@ -34,16 +34,16 @@ cdef int link_learn(link_t* l, const u8* name, u32 name_len, exchange_t* x) noex
     """Remember that this connection may write to x. 0, or -1 out of memory."""
     cdef known_t* known
     if l.known == NULL:
-        l.known = <known_t*>malloc((KNOWN_SLOTS + 1) * sizeof(known_t))
+        l.known = <knowns_t*>malloc(sizeof(knowns_t))
         if l.known == NULL:
             return -1
-        l.known_epoch = 0
-    if l.known_epoch != l.vhost.epoch:
-        memset(l.known, 0, (KNOWN_SLOTS + 1) * sizeof(known_t))
-        l.known_epoch = l.vhost.epoch
-    known = &l.known[hash_bytes(name, name_len, 0) & (KNOWN_SLOTS - 1)]
+        l.known.epoch = 0
+    if l.known.epoch != l.vhost.epoch:
+        memset(l.known, 0, sizeof(knowns_t))
+        l.known.epoch = l.vhost.epoch
+    known = &l.known.slots[hash_bytes(name, name_len, 0) & (KNOWN_SLOTS - 1)]
     if known.exchange != NULL:      # a publish may need both: its exchange and its dead letter's
-        l.known[KNOWN_SLOTS] = known[0]
+        l.known.slots[KNOWN_SLOTS] = known[0]
     known.exchange = x
     known.name_len = <u8>name_len
     memcpy(known.name, name, name_len)

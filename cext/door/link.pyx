@@ -51,34 +51,34 @@ cdef class Link(Wire):
     # ---- events of the walk
 
     cdef void dispatch(self, int event):
-        cdef link_t* l = &self.t
+        cdef const loop_t* e = self.t.loop
         cdef props_t found
         cdef const u8* user_id
         if event == WALK_HEADER:
-            self.session.on_header(PyBytes_FromStringAndSize(<char*>l.ev_data, l.ev_len))
+            self.session.on_header(PyBytes_FromStringAndSize(<char*>e.ev_data, e.ev_len))
         elif event == WALK_METHOD:
-            payload = PyBytes_FromStringAndSize(<char*>l.ev_data, l.ev_len)
-            self.session.on_method(l.ev_channel, payload)
+            payload = PyBytes_FromStringAndSize(<char*>e.ev_data, e.ev_len)
+            self.session.on_method(e.ev_channel, payload)
         elif event == WALK_MISS:
-            self.session.on_route_miss(l.ev_channel, *self.asked())
+            self.session.on_route_miss(e.ev_channel, *self.asked())
         elif event == WALK_HELD:
-            self.session.on_held(l.ev_channel)
+            self.session.on_held(e.ev_channel)
         elif event == WALK_ERROR:
             text = b""
-            if l.ev_len == ERROR_USER_ID and props_walk(l.ev_data, l.ev_b, True, &found) == 1:
-                user_id = l.ev_data + found.user_id_at
+            if e.ev_len == ERROR_USER_ID and props_walk(e.ev_data, e.ev_b, True, &found) == 1:
+                user_id = e.ev_data + found.user_id_at
                 text = PyBytes_FromStringAndSize(<char*>user_id + 1, user_id[0])
-            self.session.on_error(l.ev_len, l.ev_channel, l.ev_method, l.ev_a, l.ev_b, text)
+            self.session.on_error(e.ev_len, e.ev_channel, e.ev_method, e.ev_a, e.ev_b, text)
         else:
             self.session.on_illegal_frame()
 
     cdef tuple asked(self):
         """The question that is to be answered first: its kind, an exchange, and routing keys."""
-        cdef link_t* l = &self.t
-        cdef const u8* p = l.ev_data
-        cdef const u8* end = p + l.ev_len
+        cdef const loop_t* e = self.t.loop
+        cdef const u8* p = e.ev_data
+        cdef const u8* end = p + e.ev_len
         cdef u32 n
-        if l.ev_len == 0:
+        if e.ev_len == 0:
             key = PyBytes_FromStringAndSize(<char*>p + p[0] + 2, p[p[0] + 1])
             return ASK_PUBLISH, PyBytes_FromStringAndSize(<char*>p + 1, p[0]), [key]
         keys = []

@@ -23,20 +23,20 @@ cdef class MqttLink(Link):
     cdef SessionSink log
 
     cdef void dispatch(self, int event):
-        cdef link_t* l = &self.t
+        cdef const loop_t* e = self.t.loop
         if event == WALK_PACKET:
-            self.session.on_packet(<int>l.ev_method, <int>l.ev_a,
-                                   PyBytes_FromStringAndSize(<char*>l.ev_data, l.ev_len))
+            self.session.on_packet(<int>e.ev_method, <int>e.ev_a,
+                                   PyBytes_FromStringAndSize(<char*>e.ev_data, e.ev_len))
         elif event == WALK_BAD_PACKET:
-            text = PyBytes_FromStringAndSize(<char*>l.ev_data, l.ev_len)
-            self.session.on_packet_error(<int>l.ev_method, text.decode())
+            text = PyBytes_FromStringAndSize(<char*>e.ev_data, e.ev_len)
+            self.session.on_packet_error(<int>e.ev_method, text.decode())
         elif event == WALK_CROWD:
-            l.crowd_bytes = 0
+            self.t.crowd_bytes = 0
             self.stop(STOP_CROWD)
             self.loop.hold_crowd(self)
         elif event == WALK_TOPIC:
             self.session.on_topic_miss(
-                0, PyBytes_FromStringAndSize(<char*>l.ev_data, l.ev_len))
+                0, PyBytes_FromStringAndSize(<char*>e.ev_data, e.ev_len))
         else:
             Link.dispatch(self, event)
 

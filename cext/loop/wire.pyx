@@ -4,6 +4,10 @@
 # read, so an idle link owns no buffer. Link, which derives from it, is the session half: it says
 # what an event of the walk means. The loop knows links as wires. See link/wire.pyx, output.pyx.
 
+cdef extern from "<sys/socket.h>" nogil:
+    int SHUT_WR
+    int c_shutdown "shutdown"(int fd, int how)
+
 
 # Freeing one needs its Loop: the garbage collector must not take that away first.
 @cython.no_gc_clear
@@ -11,16 +15,19 @@ cdef class Wire:
     """The socket half of a connection; see Link.
 
     Args: `loop`, its Loop; `fd`, a connected non-blocking socket, which stays the caller's to close
-    after `close()`; `protocol`, what its peer speaks. Set `session` before `start()`.
+    after `close()`, unless it calls `own()`; `protocol`, what its peer speaks. Set `session` before
+    `start()`.
     """
     cdef link_t t
     cdef Loop loop
     cdef Protocol protocol
     cdef public object session
     cdef object tls             # the TLS session, which says why it has failed; or None
-    cdef bint is_reading
-    cdef bint is_read_on_due    # a read is scheduled that no event of the socket would bring
-    cdef bint is_in_turns       # of the loop
+    cdef readonly i64 connected_at_ms
+    cdef flag_t is_reading
+    cdef flag_t is_read_on_due  # a read is scheduled that no event of the socket would bring
+    cdef flag_t is_in_turns     # of the loop
+    cdef flag_t is_owner        # of the descriptor, which is closed with it
     cdef int end_error          # that the peer has gone with, 0 = in order; see STOP_ENDED
 
     def __cinit__(self, Loop loop, int fd, Protocol protocol):
@@ -33,6 +40,7 @@ cdef class Wire:
         self.t.wire.fd = fd
         self.t.loop = &loop.t
         self.t.owner = <void*>self
+        self.connected_at_ms = clock_unix_ms()
         self.t.wire.last_read_ns = self.t.wire.last_sent_ns = clock_ns()
 
     # ---- what the session half does
@@ -58,6 +66,20 @@ cdef class Wire:
         """Tell the session that a consumer of a stream has had all it asked for."""
 
     # ---- life
+
+    def own(self) -> None:
+        """The descriptor is its own from now on, and closed by `cut` or `close`."""
+        self.is_owner = True
+
+    cdef void let_go_socket(self):
+        if self.is_owner and self.t.wire.fd >= 0:
+            c_close(self.t.wire.fd)
+        self.t.wire.fd = -1
+
+    def end_output(self) -> None:
+        """Nothing more is sent: the peer sees the end of what was. Raises OSError."""
+        if c_shutdown(self.t.wire.fd, SHUT_WR):
+            raise OSError(errno, os.strerror(errno))
 
     def start(self, double timeout_s) -> None:
         """Begin to read; the handshake must be over within timeout_s seconds."""
@@ -88,7 +110,7 @@ cdef class Wire:
         if l.state == LINK_CLOSED:
             return
         l.state = LINK_CLOSED
-        l.wire.fd = -1
+        self.let_go_socket()
         wheel_remove(l.loop, l)
         self.leave()
         if l.is_in_flush and not unlink_flush(&l.loop.flush_links, l):
@@ -108,7 +130,7 @@ cdef class Wire:
         if self.t.wire.fd < 0:
             return
         self.unwatch()
-        self.t.wire.fd = -1
+        self.let_go_socket()
         self.t.wire.tls = NULL
         self.tls = None
         link_stop_deliveries(&self.t)

@@ -280,9 +280,9 @@ cdef int mqtt_publish_any(link_t* l, mqtt_t* s, const publish_t* m) noexcept nog
 
 cdef int packet_fail(link_t* l, u32 reason, const char* text) noexcept nogil:
     """The packet, or what it asks for, is refused with a reason_code. WALK_BAD_PACKET."""
-    l.ev_method = reason
-    l.ev_data = <const u8*>text
-    l.ev_len = <u32>strlen(text)
+    l.loop.ev_method = reason
+    l.loop.ev_data = <const u8*>text
+    l.loop.ev_len = <u32>strlen(text)
     return WALK_BAD_PACKET
 
 
@@ -336,8 +336,8 @@ cdef int client_may_publish(link_t* l, mqtt_t* s, const publish_t* m) noexcept n
     if answer != NULL:
         s.crosses = answer.exchange != NULL
         return 1
-    l.ev_data = m.topic
-    l.ev_len = m.topic_len
+    l.loop.ev_data = m.topic
+    l.loop.ev_len = m.topic_len
     return -1
 
 
@@ -459,7 +459,7 @@ cdef int publish_take(link_t* l, mqtt_t* s, u8 flags, const u8* p, u32 n) noexce
     if not mqtt_has_route(l, s, &m) and not topic_is_valid(m.topic, m.topic_len):
         return packet_fail(l, REASON_TOPIC if m.topic_len else <u32>REASON_PROTOCOL, b"topic name")
     if l.loop.is_held and s.phase == MQTT_BEGINS:
-        l.ev_channel = 1
+        l.loop.ev_channel = 1
         return WALK_HELD
     return client_publish(l, s, &m)
 

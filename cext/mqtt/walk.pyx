@@ -28,10 +28,10 @@ cdef u64 mqtt_frame_size(const link_t* l, const u8* p, u64 n) noexcept nogil:
 
 cdef int packet_event(link_t* l, u8 first, const u8* p, u32 n) noexcept nogil:
     """Have Python answer a packet."""
-    l.ev_method = first >> 4
-    l.ev_a = first & 15
-    l.ev_data = p
-    l.ev_len = n
+    l.loop.ev_method = first >> 4
+    l.loop.ev_a = first & 15
+    l.loop.ev_data = p
+    l.loop.ev_len = n
     return WALK_PACKET
 
 

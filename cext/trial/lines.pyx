@@ -56,7 +56,7 @@ cdef int lines_publish(link_t* l, chan_t* c, const u8* p, u64 n) noexcept nogil:
     cdef u64 exchange, key
     cdef int rc
     if l.loop.is_held and c.job == NULL:
-        l.ev_channel = c.id
+        l.loop.ev_channel = c.id
         return WALK_HELD
     if not channel_has_names(c):
         return WALK_CLOSE
@@ -76,7 +76,7 @@ cdef int lines_publish(link_t* l, chan_t* c, const u8* p, u64 n) noexcept nogil:
     rc = channel_publish(c, &m)
     if rc == PUBLISH_MISS:
         link_ask_publish(l, c.names)
-        l.ev_channel = c.id
+        l.loop.ev_channel = c.id
         return WALK_MISS
     if rc == PUBLISH_TURN:
         return WALK_TURN
@@ -95,9 +95,9 @@ cdef int lines_line(link_t* l, const u8* p, u64 n) noexcept nogil:
             if rc == SETTLE_TURN:
                 return WALK_TURN
             return WALK_DONE if rc == SETTLED else WALK_CLOSE
-    l.ev_data = p
-    l.ev_len = <u32>n
-    l.ev_channel = 0
+    l.loop.ev_data = p
+    l.loop.ev_len = <u32>n
+    l.loop.ev_channel = 0
     return WALK_METHOD
 
 

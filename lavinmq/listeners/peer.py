@@ -6,7 +6,6 @@ A protocol's connection builds on it and says how it comes, lives and ends. On t
 from __future__ import annotations
 
 import socket
-import time
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from lavinmq import _core
@@ -33,8 +32,8 @@ class Peer(Generic[LinkT]):
 
     # So many attributes of so many instances: dictionaries would take 1.6 KB of each.
     __slots__ = (
-        "__weakref__", "_is_over", "_socket", "broker", "connected_at_ms", "ends", "is_blocked",
-        "is_member", "link", "standing", "track", "traffic", "user", "vhost",
+        "_is_over", "_tls", "broker", "ends", "is_blocked", "is_member", "link", "standing",
+        "track", "traffic", "user", "vhost",
     )  # fmt: skip
 
     logger: ClassVar[str]
@@ -55,13 +54,21 @@ class Peer(Generic[LinkT]):
         """Whether a publish of its waits for room on the disk."""
         self.traffic: Traffic | None = None
         self.track: Track | None = None
-        self.connected_at_ms = time.time_ns() // 1_000_000
         self.link = link
         self.link.session = self  # type: ignore[assignment]  # it is what a protocol makes of it
+        self._tls: SecureSocket | None = None
         if isinstance(sock, SecureSocket):
             self.link.use_tls(sock.session)
-        self._socket = sock
+            self._tls = sock
+        else:
+            self.link.own()  # an object for its descriptor would be 96 bytes
+            sock.detach()
         self._is_over = False
+
+    @property
+    def connected_at_ms(self) -> int:
+        """When it came, in Unix milliseconds."""
+        return self.link.connected_at_ms
 
     @property
     def name(self) -> str:
@@ -91,7 +98,8 @@ class Peer(Generic[LinkT]):
         self.broker.newcomers.leave(self)
         self._end_login()
         self._close_link()
-        self._socket.close()
+        if self._tls is not None:
+            self._tls.close()
 
     def on_lost(self, why: str) -> None:
         """The socket is gone, or given up. Idempotent."""
@@ -115,16 +123,17 @@ class Peer(Generic[LinkT]):
         self.broker.newcomers.leave(self)
         self._end_login()
         self.link.cut()
-        if is_clean and isinstance(self._socket, SecureSocket):
-            self._socket.say_goodbye()
-        self._socket.close()
+        if self._tls is not None:
+            if is_clean:
+                self._tls.say_goodbye()
+            self._tls.close()
 
     def _end_output(self) -> None:
         """All is sent: close our side, and wait for the peer's end of file."""
         try:
-            if isinstance(self._socket, SecureSocket):
-                self._socket.say_goodbye()
-            self._socket.shutdown(socket.SHUT_WR)
+            if self._tls is not None:
+                self._tls.say_goodbye()
+            self.link.end_output()
         except OSError:
             self.on_lost("")
 

@@ -132,9 +132,9 @@ class Connection(Peer[_core.MqttLink], Consumer):
     """What lists show of connections, and MQTT does not have."""
 
     __slots__ = (
-        "_enhanced", "_expiry_s", "_host", "_login", "_mechanism", "_most", "_proof",
-        "_queue", "_replaces_stored", "_sessions", "_shared", "_wanted", "_will", "client_id",
-        "keep_alive_s", "level", "receive_maximum", "rights",
+        "_enhanced", "_expiry_s", "_host", "_login", "_mechanism", "_most", "_queue", "_session",
+        "_sessions", "_shared", "_wanted", "_will", "keep_alive_s", "level", "receive_maximum",
+        "rights",
     )  # fmt: skip
 
     def __init__(self, host: Host, sock: socket.socket, ends: Endpoints) -> None:
@@ -143,16 +143,14 @@ class Connection(Peer[_core.MqttLink], Consumer):
         self._host = host
         self.rights: TopicRights
         self.level = codec.V311
-        self.client_id = ""
+        self._session = ""
+        """The name of its session: an identifier beside it would be 64 bytes."""
         self.keep_alive_s = 0
         self.receive_maximum = 0
         self._mechanism = ""
-        self._proof = b""
         self._login: Login | None = Login(self.broker, self, ends)
         self._enhanced: Enhanced | None = None
         self._wanted: Connect | None = None
-        self._replaces_stored = False
-        """Whether a session that was on disk ends with its CONNECT."""
         self._sessions: Sessions
         self._queue: Queue | None = None
         self._shared: dict[str, tuple[Queue, Taker]] | None = None
@@ -161,6 +159,11 @@ class Connection(Peer[_core.MqttLink], Consumer):
         self._most = 0
 
     # --- what the broker asks -----------------------------------------------------------------
+
+    @property
+    def client_id(self) -> str:
+        """What it calls itself, or was given; empty before it has logged in."""
+        return self._session.removeprefix(subscribing.PREFIX)
 
     @property
     def protocol(self) -> str:
@@ -452,7 +455,7 @@ class Connection(Peer[_core.MqttLink], Consumer):
         method = self._enhanced.method
         standing = Standing(user)
         if self._wanted is not None:
-            self._proof = data
+            self._enhanced.proof = data
             name = vhost or self.broker.config.mqtt_default_vhost
             self._enter(standing, name, method)
             return
@@ -517,7 +520,7 @@ class Connection(Peer[_core.MqttLink], Consumer):
         if refusal:
             self._refuse(Reason.QUOTA_EXCEEDED, refusal)
             return
-        self.client_id = self._identified(wanted)
+        client_id = self._identified(wanted)
         self.vhost, self.is_member = vhost, True
         self.keep_alive_s = wanted.keep_alive_s
         self._will, self._expiry_s = wanted.will, wanted.session_expiry_s
@@ -527,10 +530,11 @@ class Connection(Peer[_core.MqttLink], Consumer):
         self.link.set_vhost(vhost.core)
         self._tell_user()
         self._sessions = self._host.of(vhost)
+        self._session = self._sessions.name_of(client_id)
         self.standing = self._sessions.alike(standing)
         self._look_up_rights()
-        older = self._sessions.clients.get(self.client_id)
-        self._sessions.clients[self.client_id] = self
+        older = self._sessions.clients.get(self._session)
+        self._sessions.clients[self._session] = self
         if older is not None:
             older.take_over()
         self.broker.loop.when_returned(partial(self._guarded, self._begin))
@@ -571,9 +575,9 @@ class Connection(Peer[_core.MqttLink], Consumer):
         if not self._sessions.stores.are_well:
             self._refuse(Reason.SERVER_UNAVAILABLE, "files of MQTT cannot be read")
             return
-        queue = self._sessions.find(self.client_id)
+        queue, is_recorded = self._sessions.find(self.client_id), False
         if queue is not None and (wanted.clean or not queue.is_stored):
-            self._replaces_stored = queue.is_stored
+            is_recorded = queue.is_stored
             self._sessions.end(self.client_id)
             queue = None
         elif queue is None:
@@ -583,15 +587,16 @@ class Connection(Peer[_core.MqttLink], Consumer):
         if queue is not None:
             self._adopt(queue, self._sessions.set_expiry(queue, self._expiry_s), is_present=True)
             return
-        self._made(None)
+        self._made(None, is_recorded)
 
-    def _made(self, new: NewQueue[tuple[Queue, bool]] | None) -> None:
-        """A new session: there is one, or its directory is being made."""
+    def _made(self, new: NewQueue[tuple[Queue, bool]] | None, is_recorded: bool) -> None:
+        """A new session: there is one, or its directory is being made. `is_recorded`: whether one
+        that was on disk ends with its CONNECT."""
         if self._is_over or not self.is_member:
             return
         try:
             outcome = (
-                self._sessions.make(self.client_id, self._expiry_s) if new is None
+                self._sessions.make(self._session, self._expiry_s) if new is None
                 else new.declare()
             )  # fmt: skip
         except ChannelError as error:
@@ -600,9 +605,11 @@ class Connection(Peer[_core.MqttLink], Consumer):
             self._refuse(reason, error.reply_text)
             return
         if isinstance(outcome, NewQueue):
-            outcome.when_made(partial(self._guarded, partial(self._made, outcome)))
+            made = partial(self._made, outcome, is_recorded)
+            outcome.when_made(partial(self._guarded, made))
             return
-        self._adopt(*outcome, is_present=False)
+        queue, was_recorded = outcome
+        self._adopt(queue, is_recorded or was_recorded, is_present=False)
 
     def _adopt(self, queue: Queue, is_recorded: bool, *, is_present: bool) -> None:
         """The session is this client's. CONNACK comes once it is on disk."""
@@ -618,7 +625,6 @@ class Connection(Peer[_core.MqttLink], Consumer):
         if queue.is_stored:
             most_s = self._sessions.granted_s(self._expiry_s)
             self._sessions.note_time(self.client_id, most_s, is_here=True)
-        is_recorded |= self._replaces_stored
         if not (is_kept or is_recorded):
             self._open(queue, is_present=is_present)
             return
@@ -678,8 +684,8 @@ class Connection(Peer[_core.MqttLink], Consumer):
         told[properties.TOPIC_ALIAS_MAXIMUM] = ALIASES
         if self._enhanced is not None:
             told[properties.AUTH_METHOD] = self._enhanced.method
-            if self._proof:
-                told[properties.AUTH_DATA] = self._proof
+            if self._enhanced.proof:
+                told[properties.AUTH_DATA] = self._enhanced.proof
         most = self.broker.config.mqtt_max_packet_size
         if most < codec.MAX_VARINT:
             told[properties.MAXIMUM_PACKET_SIZE] = most + 5
@@ -901,9 +907,9 @@ class Connection(Peer[_core.MqttLink], Consumer):
             return
         will, self._will = self._will, None
         sessions, queue, self._queue = self._sessions, self._queue, None
-        is_current = sessions.clients.get(self.client_id) is self
+        is_current = sessions.clients.get(self._session) is self
         if is_current:
-            del sessions.clients[self.client_id]
+            del sessions.clients[self._session]
         self.link.mqtt_close()
         for text in list(self._shared or ()):
             self._quit(text)

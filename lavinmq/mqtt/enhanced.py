@@ -51,7 +51,9 @@ class Guest(Protocol):
 class Enhanced:
     """The authentication of one client. Args: ends: where it is."""
 
-    __slots__ = ("_broker", "_ends", "_exchange", "_guest", "_task", "is_running", "method")
+    __slots__ = (
+        "_broker", "_ends", "_exchange", "_guest", "_task", "is_running", "method", "proof",
+    )  # fmt: skip
 
     def __init__(self, broker: Broker, guest: Guest, ends: Endpoints, method: str) -> None:
         self.method: Final = method
@@ -60,6 +62,8 @@ class Enhanced:
         self._broker = broker
         self._guest = guest
         self._ends = ends
+        self.proof = b""
+        """What CONNACK has to say of it."""
         self._exchange: scram.Exchange | None = None
         self._task: asyncio.Task[None] | None = None
 

@@ -59,6 +59,7 @@ class Sessions:
         self.exchange = vhost.exchanges[EXCHANGE]
         self.subscriptions = Subscriptions(vhost, self.exchange)
         self.clients: dict[str, Client] = {}
+        """By the names of their sessions, which their queues have as well."""
         self.wills = Wills(broker.events, self._publish, works)
         self._broker = broker
         self._published: dict[str, Testament] = {}
@@ -237,6 +238,11 @@ class Sessions:
             self._standing = standing
         return self._standing
 
+    def name_of(self, client_id: str) -> str:
+        """What the session of a client is called: the one string for it, if it is there."""
+        queue = self.find(client_id)
+        return PREFIX + client_id if queue is None else queue.name
+
     def find(self, client_id: str) -> Queue | None:
         """The session of a client, if there is one."""
         return self.vhost.queues.get(PREFIX + client_id)
@@ -245,10 +251,10 @@ class Sessions:
         """The seconds that a session may be kept for which a client wants so many."""
         return min(wanted_s, self._broker.config.mqtt_max_session_expiry)
 
-    def make(self, client_id: str, expiry_s: int) -> Declared:
-        """A new session. Raises: ChannelError."""
+    def make(self, name: str, expiry_s: int) -> Declared:
+        """A new session, which is called so. Raises: ChannelError."""
         return self.vhost.declare_session(
-            PREFIX + client_id, expiry_s > 0, _arguments(self.granted_s(expiry_s))
+            name, expiry_s > 0, _arguments(self.granted_s(expiry_s))
         )
 
     def set_expiry(self, queue: Queue, expiry_s: int) -> bool:
@@ -309,7 +315,7 @@ class Sessions:
         if self._published.get(client_id) is not testament:
             return  # the client has come again, and perhaps gone: that counts now
         del self._published[client_id]
-        if client_id not in self.clients:
+        if PREFIX + client_id not in self.clients:
             self.forget_will(client_id)
 
 

@@ -24,8 +24,11 @@ class Client(Protocol):
 
     user: Identity
     vhost: VHost
-    client_id: str
     link: _core.MqttLink
+
+    @property
+    def client_id(self) -> str:
+        """What it calls itself."""
 
 
 def queue_of(text: str) -> str | None:

@@ -82,7 +82,7 @@ def take_over(broker: Inside, client_id: str) -> None:
     """As if another connection of the client had come."""
     service = broker.inner.mqtt
     assert isinstance(service, Service)
-    broker.call(service.of(broker.vhost()).clients[client_id].take_over)
+    broker.call(service.of(broker.vhost()).clients[PREFIX + client_id].take_over)
 
 
 def session(broker: Inside, client_id: str) -> Queue | None:
