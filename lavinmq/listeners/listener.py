@@ -13,6 +13,7 @@ import os
 import resource
 import socket
 import stat
+import sys
 from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -177,10 +178,14 @@ class Listener:
 
     def _accept(self) -> None:
         try:
+            most = _most_descriptors(self._socket)
             for _ in self._portion.steps():
-                _check_descriptors(self._socket)
-                self._receive(*self._socket.accept())
+                sock, peer = self._socket.accept()
+                fd = sock.fileno()  # it may be a link's soon
+                self._receive(sock, peer)
                 self._is_full = False
+                if fd >= most:
+                    raise _few_descriptors()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
         except OSError as error:
@@ -322,13 +327,20 @@ def _remove_stale(path: str) -> None:
     raise OSError(errno.EADDRINUSE, "another process listens there")
 
 
-def _check_descriptors(sock: socket.socket) -> None:
-    """A new descriptor has the lowest free number. Raises: OSError when too few are left."""
+def _most_descriptors(sock: socket.socket) -> int:
+    """The highest number that another connection's descriptor should have. A new one has the lowest
+    that is free. Raises: OSError when too few are left."""
     fd = os.dup(sock.fileno())
     os.close(fd)
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit != resource.RLIM_INFINITY and fd >= limit - min(RESERVE, limit // 8):
-        raise OSError(errno.EMFILE, "Few file descriptors are left")
+    most = sys.maxsize if limit == resource.RLIM_INFINITY else limit - min(RESERVE, limit // 8) - 1
+    if fd > most:
+        raise _few_descriptors()
+    return most
+
+
+def _few_descriptors() -> OSError:
+    return OSError(errno.EMFILE, "Few file descriptors are left")
 
 
 def _set_options(config: Config, sock: socket.socket, is_loopback: bool) -> None:
