@@ -1881,6 +1881,6 @@ cdef struct loop_t:
     i64 whole_ns                # what syncing the file system takes, of late
     i64 inline_from_ns          # until then syncs are left to the worker
     mlog_t* dirty_logs          # of MQTT, with entries to write
-    slog_t* left_logs           # of these, those of sessions that were left while some was on its way
-    flag_t has_lost             # since they were told, something was lost that nobody was told is safe
+    slog_t* left_logs           # of sessions, where clients have left something on its way
+    flag_t has_lost             # what nobody was told to be safe was lost, since they were told
     mlog_t* sync_logs           # and those that the next sync has to cover

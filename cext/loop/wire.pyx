@@ -3,6 +3,7 @@
 # Input is read into the loop's one shared buffer; what is left of a frame is kept until the next
 # read, so an idle link owns no buffer. Link, which derives from it, is the session half: it says
 # what an event of the walk means. The loop knows links as wires. See link/wire.pyx, output.pyx.
+# Longer than 500 lines: a class of Cython stands in one file.
 
 cdef extern from "<sys/socket.h>" nogil:
     int SHUT_WR

@@ -64,8 +64,8 @@ cdef void mqtt_return(mqtt_t* s) noexcept nogil:
 
 
 cdef void mqtt_leave_unsafe(mqtt_t* s) noexcept nogil:
-    """Nobody will be told whether the last messages of QoS 2 that its client has sent are safe: have
-    the log forget their ids if they are not."""
+    """Nobody will be told whether the last messages of QoS 2 that its client has sent are safe:
+    have the log forget their ids if they are not."""
     cdef chan_t* c = s.chan
     cdef u64 seq = c.confirmed_seq + 1, until = c.link.loop.n_syncs
     cdef u32 ack

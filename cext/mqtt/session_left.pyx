@@ -1,8 +1,8 @@
 # Session left: messages of QoS 2 whose clients have gone before it was known that they are safe.
 #
-# A client that is there hears that its message was refused, and its id is forgotten (acks.pyx). When
-# it has gone, the log notes here whose ids wait for which sync. What the disk does not take until
-# then is lost, and the id with it: sent again, the message is a new one.
+# A client that is there hears that its message was refused, and its id is forgotten (acks.pyx).
+# When it has gone, the log notes here whose ids wait for which sync. What the disk does not take
+# until then is lost, and the id with it: sent again, the message is a new one.
 # Called by protocol.pyx, tick.pyx and the door. Decision 0144.
 
 
@@ -84,8 +84,8 @@ cdef void slog_release_left(slog_t* sl) noexcept nogil:
 
 
 cdef void loop_forget_lost(loop_t* loop) noexcept nogil:
-    """Something was lost of which nobody was told that it is safe: any of what clients have left may
-    be part of it, as with those that are there."""
+    """Something was lost of which nobody was told that it is safe: any of what clients have left
+    may be part of it, as with those that are there."""
     cdef slog_t* sl
     cdef u32 i
     while loop.has_lost:

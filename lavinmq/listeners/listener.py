@@ -184,8 +184,7 @@ class Listener:
                 fd = sock.fileno()  # it may be a link's soon
                 self._receive(sock, peer)
                 self._is_full = False
-                if fd >= most:
-                    raise _few_descriptors()
+                _check_descriptor(fd + 1, most)  # of the next one
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
         except OSError as error:
@@ -334,13 +333,13 @@ def _most_descriptors(sock: socket.socket) -> int:
     os.close(fd)
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = sys.maxsize if limit == resource.RLIM_INFINITY else limit - min(RESERVE, limit // 8) - 1
-    if fd > most:
-        raise _few_descriptors()
+    _check_descriptor(fd, most)
     return most
 
 
-def _few_descriptors() -> OSError:
-    return OSError(errno.EMFILE, "Few file descriptors are left")
+def _check_descriptor(fd: int, most: int) -> None:
+    if fd > most:
+        raise OSError(errno.EMFILE, "Few file descriptors are left")
 
 
 def _set_options(config: Config, sock: socket.socket, is_loopback: bool) -> None:

@@ -253,9 +253,7 @@ class Sessions:
 
     def make(self, name: str, expiry_s: int) -> Declared:
         """A new session, which is called so. Raises: ChannelError."""
-        return self.vhost.declare_session(
-            name, expiry_s > 0, _arguments(self.granted_s(expiry_s))
-        )
+        return self.vhost.declare_session(name, expiry_s > 0, _arguments(self.granted_s(expiry_s)))
 
     def set_expiry(self, queue: Queue, expiry_s: int) -> bool:
         """A session is to be kept for so long. Returns: whether that was recorded."""
