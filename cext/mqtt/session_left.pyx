@@ -18,7 +18,7 @@ cdef void slog_drop_left(slog_t* sl, u64 synced) noexcept nogil:
 
 
 cdef void slog_unlist_left(slog_t* sl) noexcept nogil:
-    """It has none any more."""
+    """Take it off the list of the loop. Idempotent."""
     cdef slog_t** at = &sl.log.loop.left_logs
     if not sl.has_left:
         return
