@@ -24,12 +24,13 @@ from tests.conftest import BrokerFactory
 from tests.support.hostile import login
 from tests.support.inside import Inside, inside
 from tests.support.nursery import broker_command
+from tests.support.patience import PATIENCE
 from tests.support.ports import HOST, free_port
 from tests.support.proxy import entry, ssl_entry, v2
 from tests.support.waiting import wait_for
 from tests.support.wire import encode
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 20.0 * PATIENCE
 HEADER = b"AMQP\x00\x00\x09\x01"
 OPEN_OK = encode(0, commands.Connection.OpenOk())
 REMOTE = struct.pack("!4s4sHH", bytes((10, 1, 2, 3)), bytes((10, 9, 9, 9)), 4000, 5672)
@@ -287,7 +288,7 @@ import os, sys
 for index, fd in enumerate(sys.argv[1].split(",")):
     os.dup2(int(fd), 3 + index, inheritable=True)
 os.environ["LISTEN_PID"] = str(os.getpid())
-os.execv(sys.argv[2], sys.argv[2:])
+os.execvp(sys.argv[2], sys.argv[2:])
 """
 
 
