@@ -40,8 +40,8 @@ cdef class SessionLog(SessionSink):
         return self.s.n
 
     def __contains__(self, bytes client_id not None):
-        return slog_find(&self.s, <const u8*>PyBytes_AS_STRING(client_id),
-                         <u32>len(client_id)) != NULL
+        return not self.is_over and slog_find(
+            &self.s, <const u8*>PyBytes_AS_STRING(client_id), <u32>len(client_id)) != NULL
 
     @property
     def memory(self) -> int:
@@ -221,8 +221,11 @@ cdef class SessionLog(SessionSink):
 
     def synced(self, callback) -> None:
         """Call `callback()` on the loop once all that was noted so far is on disk, or written if
-        the loop waits for no disk. While it cannot be written nothing is called."""
+        the loop waits for no disk. While it cannot be written nothing is called, nor is it once
+        the log is closed."""
         cdef u64 until
+        if self.is_over:
+            return                      # nor may it come to the loop's lists, which it has left
         slog_gather(&self.s.log)
         until = self.s.log.n_written + self.s.log.n_stage + self.s.n_block
         self.waiting.append((until, callback))

@@ -9,6 +9,7 @@ host moves. Source: decision 0040.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from lavinmq.auth.standing import Standing
@@ -128,19 +129,19 @@ class Revocation:
 
     def _passes(self) -> Iterator[None]:
         """Look at everything, until nothing has changed meanwhile."""
-        try:
-            while self._names:
-                names, self._names = self._names, set()
-                for reader in list(self._readers):
+        while self._names:
+            names, self._names = self._names, set()
+            for reader in list(self._readers):
+                with _going_on():
                     if not reader.may_go_on():
                         reader.close()
-                for connection in list(self._connections):
-                    standing = connection.standing
-                    if standing is not None and not names.isdisjoint((None, standing.user.name)):
+            for connection in list(self._connections):
+                standing = connection.standing
+                if standing is not None and not names.isdisjoint((None, standing.user.name)):
+                    with _going_on():
                         yield from self._look_at(connection, standing)
-                    yield
-        finally:
-            self._is_looking = False
+                yield
+        self._is_looking = False
 
     def _look_at(self, connection: Session, standing: Standing) -> Iterator[None]:
         """One connection: the log-in first, then the tags, then each consumer."""
@@ -159,3 +160,12 @@ class Revocation:
                 if channel.consumers.get(consumer.tag) is consumer:  # else it has gone meanwhile
                     channel.review(consumer)
                 yield
+
+
+@contextmanager
+def _going_on() -> Iterator[None]:
+    """One that cannot be ended must not keep others, who may not go on either, open."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - a bug, or no memory: the log says it
+        _log.error("what may be no more cannot be ended", exc_info=error)

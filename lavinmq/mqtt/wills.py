@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING
 
+from lavinmq.process import log
+
 if TYPE_CHECKING:
     from lavinmq.mqtt.connect import Will
     from lavinmq.process.portions import Portions
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 Publish = Callable[["Testament"], Generator[None]]
 May = Callable[[str], bool]
 """Of a topic."""
+_log = log.get("lmq.mqtt")
 
 
 class Testament:
@@ -99,7 +102,7 @@ class Wills:
         self._hurry(client_id)
         testament = self._waiting.pop(client_id, None)
         if testament is not None:
-            _finish(self._publish(testament))
+            _finish(self._steps(testament))
 
     def release_all(self) -> None:
         """The broker stops: what waits is published, so that it is not lost."""
@@ -121,17 +124,22 @@ class Wills:
     def _hurry(self, client_id: str) -> None:
         testament = self._due_now.pop(client_id, None)
         if testament is not None:
-            _finish(self._publish(testament))
+            _finish(self._steps(testament))
+
+    def _steps(self, testament: Testament) -> Generator[None]:
+        """Publish one. If that fails the others follow all the same."""
+        try:
+            yield from self._publish(testament)
+        except Exception as error:  # noqa: BLE001 - a bug, or no memory: the log says it
+            _log.error("will of %r is not published", testament.client_id, exc_info=error)
 
     def _publishes(self) -> Iterator[None]:
-        try:
-            while self._due_now:
-                yield from self._publishing(self._due_now.pop(next(iter(self._due_now))))
-        finally:
-            self._is_publishing = False  # one that fails must not keep all later ones back
+        while self._due_now:
+            yield from self._publishing(self._due_now.pop(next(iter(self._due_now))))
+        self._is_publishing = False
 
     def _publishing(self, testament: Testament) -> Iterator[None]:
-        steps = self._publish(testament)
+        steps = self._steps(testament)
         self._under_way.add(steps)
         try:
             yield from steps

@@ -501,3 +501,18 @@ def test_a_session_takes_few_bytes_of_memory(home: Home) -> None:
         home.log.set_times(b"client-%08d" % number, 86400, 0)
 
     assert home.log.memory / n < 200
+
+
+def test_a_closed_log_knows_nobody_and_is_on_no_list(home: Home) -> None:
+    """Whoever still has it may ask: what is on disk of definitions is told after the end, too."""
+    told: list[str] = []
+    home.log.make(b"a")
+    home.log.close()
+
+    assert b"a" not in home.log
+    home.log.synced(lambda: told.append("safe"))
+    home.log = home._opened()
+    home.loop.tick()
+    home.events.run()
+    assert b"a" in home.log
+    assert told == []

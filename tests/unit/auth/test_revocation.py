@@ -1,0 +1,83 @@
+"""What may be no more ends, whatever happens to another one meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from lavinmq.auth.revocation import Named, Revocation
+from lavinmq.errors import ReplyCode
+
+
+@dataclass
+class _User:
+    name: str = "guest"
+
+
+class _Standing:
+    """A log-in that is over."""
+
+    user = _User()
+
+    def why_over(self, _users: object) -> str:
+        return "deleted"
+
+
+@dataclass
+class _Session:
+    """A connection whose end fails, or not."""
+
+    name: str
+    fails: bool
+    ended: list[str]
+    standing: Any = field(default_factory=_Standing)
+    is_member: bool = False
+    channels: Mapping[int, Any] = field(default_factory=dict)
+
+    @property
+    def vhost(self) -> Named:
+        raise NotImplementedError
+
+    def expel(self, code: ReplyCode, text: str) -> None:
+        if self.fails:
+            raise MemoryError
+        self.ended.append(self.name)
+
+    def user_changed(self) -> None:
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class _Reader:
+    name: str
+    fails: bool
+    ended: list[str]
+
+    def may_go_on(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        if self.fails:
+            raise OSError
+        self.ended.append(self.name)
+
+
+def test_one_that_cannot_be_ended_keeps_no_other_open(caplog: pytest.LogCaptureFixture) -> None:
+    ended: list[str] = []
+    later: list[Callable[[], object]] = []
+    connections = [_Session("bad", fails=True, ended=ended), _Session("a", False, ended)]
+    users: Any = None
+    revocation = Revocation(users, connections, lambda call, *args: later.append(call))
+    for reader in (_Reader("bad reader", True, ended), _Reader("reader", False, ended)):
+        revocation.watch(reader)
+
+    revocation.look_again("guest")
+    assert ended == ["reader", "a"]
+    assert not later
+    assert caplog.text.count("cannot be ended") == 2
+
+    revocation.look_again("guest")
+    assert ended == ["reader", "a"] * 2
