@@ -5,8 +5,8 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.errno cimport (
-    EAGAIN, ECONNRESET, EDQUOT, EFBIG, EINTR, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSPC, EROFS,
-    errno,
+    EAGAIN, ECONNABORTED, ECONNRESET, EDQUOT, EFBIG, EINTR, EIO, EMFILE, ENFILE, ENOENT, ENOMEM,
+    ENOSPC, EROFS, errno,
 )
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc, realloc

@@ -779,6 +779,10 @@ cdef class Loop:
         for link in crowd:
             (<Wire>link).go(STOP_CROWD)
 
+    cdef void report(self, object error):
+        """Somebody who was told something has raised: the event loop says so. Others go on."""
+        self.events.call_exception_handler({"message": "a call back has raised", "exception": error})
+
     cdef void fail(self, str path, int error):
         if not self.is_over:
             self.is_over = True
@@ -1012,7 +1016,10 @@ cdef class Loop:
         loop_grant(&self.t)
         while self.answers:
             callback = self.answers.popleft()
-            callback()
+            try:
+                callback()
+            except Exception as error:
+                self.report(error)
             if loop_look(&self.t):
                 break
 
@@ -1157,6 +1164,8 @@ cdef class Loop:
         for link in links:
             try:
                 self.check_link(link)
+            except Exception as error:
+                (<Wire>link).fail(error)
             finally:
                 if (<Wire>link).t.state != LINK_CLOSED:
                     wheel_add(&self.t, &(<Wire>link).t, link_look_ns(&(<Wire>link).t))

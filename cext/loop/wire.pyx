@@ -212,9 +212,13 @@ cdef class Wire:
         self.loop.hold(self)
 
     cdef void release_hold(self):
-        if self.t.stops & STOP_HELD and self.t.wire.fd >= 0:
+        if not self.t.stops & STOP_HELD or self.t.wire.fd < 0:
+            return
+        try:
             self.session.on_released()
-            self.go(STOP_HELD)
+        except Exception as error:
+            self.fail(error)
+        self.go(STOP_HELD)
 
     def pause(self) -> None:
         """Keep frames unwalked, and stop reading, until resume()."""
@@ -416,7 +420,7 @@ cdef class Wire:
             at += used
             l.loop.work += <u32>(used >> UNIT_SHIFT)
             if event != WALK_DONE and event != WALK_TURN:
-                self.dispatch(event)
+                self.tell(event)
                 if loop_look(l.loop) and at < n:
                     event = WALK_TURN
             link_note_late(l, began_ns, event == WALK_TURN)
@@ -431,6 +435,21 @@ cdef class Wire:
                 break
         if l.wire.fd >= 0:
             self.keep(buf + at, n - at if at < n else 0)
+
+    cdef void tell(self, int event):
+        """Tell the session what the walk has stopped at. What that raises, a bug or a lack of
+        memory, costs this peer its connection: were what it has sent since forgotten, confirms
+        would be of other messages than it thinks."""
+        try:
+            self.dispatch(event)
+        except Exception as error:
+            self.fail(error)
+
+    cdef void fail(self, object error):
+        """This peer pays for what was raised; nobody else waits for it."""
+        self.loop.report(error)
+        if self.t.wire.fd >= 0 and not self.t.stops & STOP_ENDED:
+            self.note_end(ECONNABORTED)
 
     cdef void choke(self):
         """The peer asks for more than it reads: it is heard again when all is sent."""

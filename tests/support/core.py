@@ -46,6 +46,10 @@ class FakeEvents:
     def cancel(self) -> None:
         """Cancelled callbacks are harmless when called."""
 
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """What a session has raised fails the test."""
+        raise context["exception"]
+
     def add_reader(self, fd: int, callback: Callable[[], Any]) -> None:
         """The test says when there is something to read."""
         self.readers[callback.__name__] = fd

@@ -34,7 +34,7 @@ from lavinmq.cli.ctl.backup_book import (
     shown,
     written,
 )
-from lavinmq.cli.ctl.backup_tar import base_of, pack, unpack
+from lavinmq.cli.ctl.backup_tar import Gradual, base_of, pack, unpack
 from lavinmq.cli.ctl.errors import CtlError, UsageError
 from lavinmq.cli.ctl.session import Session
 from lavinmq.files.backup_names import BOOK, DATA, LAST
@@ -272,7 +272,7 @@ def _into(session: Session, file: BinaryIO, base: Base | None) -> dict[str, Any]
     """Write it into a file, in the place of what was broken off."""
     file.truncate(0)
     with _answer(session, base) as stream:
-        return pack(stream, file.write, base)
+        return pack(stream, Gradual(file).write, base)
 
 
 def _answer(session: Session, base: Base | None) -> Any:

@@ -15,7 +15,7 @@ import shutil
 import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any, Final, Self
+from typing import IO, Any, BinaryIO, Final, Self
 
 from lavinmq.cli.ctl.backup_book import (
     NO_SENSE,
@@ -38,6 +38,11 @@ BLOCK: Final = 512
 MOST_HEADER: Final = 64 << 10
 """Of the headers in front of a file, which are read at once: a path has 4096 bytes."""
 MOST_BOOK: Final = 1 << 30
+SYNC_BYTES: Final = 8 << 20
+"""So much is in memory alone, at most, before it is synced. More of it would have whoever syncs the
+file system wait for all of it: the broker, where that is the same one."""
+LITTLE: Final = 256 << 10
+"""What is left of a file when it ends; less of it is left to the sync of all."""
 NOT_WHOLE: Final = "The backup is not whole (the log of its broker may say why)"
 HEADERS: Final = frozenset(
     [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME,
@@ -55,6 +60,31 @@ class _Info(tarfile.TarInfo):
         if info.type in HEADERS and info.size > MOST_HEADER:
             raise CtlError(f"The archive has a header of {info.size} bytes")
         return info
+
+
+class Gradual:
+    """Writes to a file, and has it on disk as it goes."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._unsynced = 0
+
+    def write(self, data: bytes) -> None:
+        """Write what comes next. Raises: OSError."""
+        self._file.write(data)
+        self._unsynced += len(data)
+        if self._unsynced >= SYNC_BYTES:
+            self._sync()
+
+    def end(self) -> None:
+        """All of it has come. Raises: OSError."""
+        if self._unsynced >= LITTLE:
+            self._sync()
+
+    def _sync(self) -> None:
+        self._file.flush()
+        os.fdatasync(self._file.fileno())
+        self._unsynced = 0
 
 
 class _Reading:
@@ -243,16 +273,18 @@ def copy(content: IO[bytes] | _Front, target: Path, *more: IO[bytes]) -> tuple[s
     """Write a new file, with holes where it has zeros. Returns: hash and bytes."""
     digest, size = hashlib.sha256(), 0
     with open(target, "xb") as file:  # all of it, however little a disk takes at once
+        gradual = Gradual(file)
         for source in (content, *more):
             while piece := source.read(PIECE_BYTES):
                 digest.update(piece)
                 size += len(piece)
                 if piece.strip(b"\0"):
-                    file.write(piece)
+                    gradual.write(piece)
                 else:
                     file.seek(len(piece), os.SEEK_CUR)
         file.truncate(size)
         os.fchmod(file.fileno(), 0o640)
+        gradual.end()
     return digest.hexdigest(), size
 
 

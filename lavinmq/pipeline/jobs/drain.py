@@ -9,10 +9,12 @@ the order in which they left the queue.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,6 +96,7 @@ def run(run: Run) -> Result:
     archive = Archive(options.target, options.queue, options.compression)
     try:
         with (
+            closing(archive),
             stop_signals() as is_told_to_stop,
             connect(connection_of(options), where, name="lavinmq-pipeline drain") as connection,
         ):
@@ -130,14 +133,24 @@ class Archive:
         self._queue = queue
         self._compression = compression
         self._next = 0
+        self._lock = -1
         self.n_files = 0
 
     def open(self) -> None:
         """Make the directory, remove drafts of a run that broke, find where numbers go on.
 
-        Raises: OSError.
+        Raises: OSError, PipelineError when another run writes there: the files of both would have
+        the same names, and what the first one has taken from its queue would be gone.
         """
+        new = [each for each in (self._directory, *self._directory.parents) if not each.exists()]
         self._directory.mkdir(parents=True, exist_ok=True)
+        for each in new:
+            _sync(each.parent)
+        self._lock = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PipelineError(f"{self._directory}: another drain writes there") from None
         for draft in self._directory.glob(".drained-*.draft"):
             draft.unlink()
         names = (NAME.fullmatch(each.name) for each in self._directory.iterdir())
@@ -161,13 +174,15 @@ class Archive:
             file.flush()
             os.fsync(file.fileno())
         draft.rename(self._directory / name)
-        directory = os.open(self._directory, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        _sync(self._directory)
         self._next = last + 1
         self.n_files += 1
+
+    def close(self) -> None:
+        """Another run may write there. Idempotent."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
 
 class Drain:
@@ -243,6 +258,15 @@ class Drain:
         self._archive.write(rows)
         self._channel.ack(self._tag, multiple=True)
         self.total += rows.num_rows
+
+
+def _sync(directory: Path) -> None:
+    """Have the names in a directory survive a loss of power. Raises: OSError."""
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _with(table: pa.Table, name: str, column: Any) -> pa.Table:

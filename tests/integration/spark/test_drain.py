@@ -13,7 +13,9 @@ from pyarrow import parquet
 
 from lavinmq.pipeline.arguments import job_parser
 from lavinmq.pipeline.cli import main
+from lavinmq.pipeline.errors import PipelineError
 from lavinmq.pipeline.job import Result, Run, find_jobs
+from lavinmq.pipeline.jobs.drain import Archive
 from lavinmq.pipeline.progress import Silence
 from tests.integration.conftest import UniqueName
 from tests.integration.rules_actions import holds, send, taken
@@ -139,6 +141,27 @@ def test_a_file_that_cannot_be_written_leaves_its_messages(
     drain(broker, queue, tmp_path)
     assert [row["body"] for row in rows(tmp_path)] == [b"a", b"b", b"c", b"d"]
     assert not list(tmp_path.glob(".*"))
+
+
+def test_a_directory_has_one_drain_at_a_time(
+    broker: Broker, channel: BlockingChannel, queue: str, unique: UniqueName, tmp_path: Path
+) -> None:
+    """Another one would give its files the names of those that are there: what the first one has
+    taken from its queue would be gone."""
+    other = unique("other")
+    channel.queue_declare(other, durable=True)
+    first = Archive(tmp_path, other, "zstd")
+    first.open()
+    send(channel, queue, "a")
+    holds(channel, queue, 1)
+
+    with pytest.raises(PipelineError, match="another drain writes there"):
+        drain(broker, queue, tmp_path)
+    holds(channel, queue, 1)
+
+    first.close()
+    drain(broker, queue, tmp_path)
+    assert [row["body"] for row in rows(tmp_path)] == [b"a"]
 
 
 def test_an_empty_queue_makes_no_file(broker: Broker, queue: str, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import io
 import json
+import os
 import tarfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from lavinmq.cli.ctl.backup import backup, finished
 from lavinmq.cli.ctl.backup_book import Base, Entry
-from lavinmq.cli.ctl.backup_tar import unpack
+from lavinmq.cli.ctl.backup_tar import PIECE_BYTES, Gradual, pack, unpack
 from lavinmq.cli.ctl.errors import CtlError
 from lavinmq.files.backup_names import IDENTITY, KNOWN
 
@@ -46,6 +47,25 @@ def test_files_are_written_with_their_hashes_and_holes(tmp_path: Path) -> None:
     assert (tmp_path / "data/a").stat().st_blocks * 512 < len(content)
     assert {path: each.size for path, each in book.items()} == {"a": len(content), "b": 0}
     assert len({each.digest for each in book.values()}) == 2
+
+
+@pytest.mark.parametrize("is_archive", [False, True])
+def test_little_of_a_backup_is_in_memory_alone_at_any_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_archive: bool
+) -> None:
+    """A broker on the same file system would wait for it with its next sync."""
+    sizes: list[int] = []
+    monkeypatch.setattr("os.fdatasync", lambda fd: sizes.append(os.fstat(fd).st_size))
+    made = archive(entry("data/a", b"x" * 20_000_000), entry("data/b", b"x" * 1_000_000))
+    if is_archive:
+        with open(tmp_path / "tar", "wb") as file:
+            pack(made, Gradual(file).write, None)
+        assert len(sizes) == 21_000_000 // (8 << 20)
+    else:
+        unpack(made, tmp_path)
+        assert sizes[2:] == [20_000_000, 1_000_000]
+    assert sizes[0] <= (8 << 20) + PIECE_BYTES
+    assert sizes[1] <= 2 * (8 << 20) + PIECE_BYTES
 
 
 @pytest.mark.parametrize(
