@@ -118,13 +118,19 @@ cdef void loop_drop_job(loop_t* loop, job_t* job) noexcept nogil:
         loop.last_job = before
 
 
+cdef void loop_step_job(loop_t* loop) noexcept nogil:
+    """Make a step of the first job, if there is one."""
+    cdef job_t* job = loop.jobs
+    if job == NULL:
+        return
+    loop.jobs = job.next
+    if job.step(loop, job):
+        loop_add_job(loop, job)
+
+
 cdef void loop_run_jobs(loop_t* loop) noexcept nogil:
     """Make steps of the jobs in turn until the portion is over, one at least."""
-    cdef job_t* job
     while loop.jobs != NULL:
-        job = loop.jobs
-        loop.jobs = job.next
-        if job.step(loop, job):
-            loop_add_job(loop, job)
+        loop_step_job(loop)
         if loop_spent(loop, 100):
             break

@@ -98,10 +98,5 @@ cdef void channel_orphan(chan_t* c) noexcept nogil:
 
 cdef void queue_await_orphans(queue_t* q) noexcept nogil:
     """Have all deliveries back that are on their way to q, before it is written out."""
-    cdef loop_t* loop = q.loop
-    cdef job_t* job
-    while q.n_orphans and loop.jobs != NULL:
-        job = loop.jobs
-        loop_drop_job(loop, job)
-        if job.step(loop, job):
-            loop_add_job(loop, job)
+    while q.n_orphans and q.loop.jobs != NULL:
+        loop_step_job(q.loop)

@@ -55,7 +55,9 @@ cdef class Restart:
     cdef int step(self) except -1:
         """Find the files of a level, or read one of its segments."""
         cdef queue_t* q = self.queue.q
-        if not self.is_begun:
+        if not self.is_begun and q.n_orphans:
+            loop_step_job(q.loop)       # no channel has these: they come while it takes none
+        elif not self.is_begun:
             self.begin()
         elif q.stream != NULL:
             self.stream_step()

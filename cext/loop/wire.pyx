@@ -127,7 +127,8 @@ cdef class Wire:
         wire_drop_left(&l.wire)
 
     def cut(self) -> None:
-        """Let go of the socket: nothing is read, sent or delivered any more. Then call close()."""
+        """Let go of the socket: nothing is read, sent or delivered any more. Then call close(): up to
+        that its channels have deliveries, and the loop knows it for their sake."""
         if self.t.wire.fd < 0:
             return
         self.unwatch()
@@ -137,7 +138,6 @@ cdef class Wire:
         link_stop_deliveries(&self.t)
         link_drop_rests(&self.t)
         link_drop_output(&self.t)
-        self.loop.links.discard(self)
 
     @property
     def state(self) -> int:

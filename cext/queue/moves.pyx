@@ -242,7 +242,8 @@ cdef void queue_write_out(queue_t* q) noexcept nogil:
 
 
 cdef void queue_release_written(queue_t* q) noexcept nogil:
-    """Decide on what no file of q had when it was moved: it is not written only to be deleted."""
+    """Decide on what no file of q had when it was moved: it is not written only to be deleted. q may
+    be among those that it is written to, and break: then it has let go of what is behind."""
     cdef moved_list_t* moved = &q.moves.unwritten
     cdef moved_list_t* later = &q.moves.unsynced
     cdef moved_t* item
@@ -250,12 +251,13 @@ cdef void queue_release_written(queue_t* q) noexcept nogil:
     cdef u32 first, end, i
     cdef bint is_late
     while moved.at < moved.n and not q.is_closed:
-        first = moved.at
+        first = end = moved.at
         failed = NULL
         is_late = False
         while True:
-            item = &moved.items[moved.at]
-            moved.at += 1
+            item = &moved.items[end]
+            end += 1
+            moved.at = end
             if not item.to.is_closed and not item.to.is_deleted and not item.to.is_stuck:
                 queue_write_out(item.to)
             if moved_has_failed(item):
@@ -263,7 +265,6 @@ cdef void queue_release_written(queue_t* q) noexcept nogil:
             is_late = is_late or item.to.is_stuck
             if item.is_last or moved.at == moved.n:
                 break
-        end = moved.at
         if failed == NULL and is_late and not moved_list_reserve(later, end - first):
             for i in range(first, end):
                 later.items[later.n] = moved.items[i]

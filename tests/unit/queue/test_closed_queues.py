@@ -383,3 +383,40 @@ def test_stored_offsets_that_are_as_they_should_be_are_left_alone(bench: Bench) 
     assert steps.offsets() is None
     assert queue.stored_offsets() == {b"one": 3, b"two": 4}
     assert path.stat().st_ino == before.st_ino and path.stat().st_size == before.st_size
+
+
+def broken_with_unacked(bench: Bench, count: int) -> _core.Queue:
+    """A queue that a full disk of another kind has closed, with deliveries that are not settled."""
+    queue = bench.queue("q", 1 << 20)
+    bench.send(publish(b"q", b"m") * count)
+    bench.run()
+    assert all(bench.link.get(1, queue, False) for _ in range(count))
+    directory = bench.directory / "q"
+    directory.rename(bench.directory / "away")
+    directory.write_bytes(b"no directory")
+    bench.send(publish(b"q", bytes(900_000)) * 2)
+    bench.run()
+    assert queue.is_closed
+    directory.unlink()
+    (bench.directory / "away").rename(directory)
+    return queue
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_what_is_on_its_way_back_does_not_come_to_a_queue_that_was_restarted(
+    bench: Bench, is_cut: bool
+) -> None:
+    """Its messages are ready again: none may come twice, nor may counters go below zero."""
+    count = 20 if is_cut else 1100
+    queue = broken_with_unacked(bench, count)
+    if is_cut:
+        bench.link.cut()
+    else:
+        bench.link.close_channel(1, False)
+    queue.restart()
+    before = queue.ready
+    if is_cut:
+        bench.link.close()
+    bench.run()
+
+    assert (queue.ready, queue.unacked) == (before, 0)

@@ -166,3 +166,21 @@ def test_a_move_to_a_closed_queue_moves_nothing(bench: Bench) -> None:
     assert _core.Move(source, dead).some(1) == 0
 
     assert (source.ready, source.returned) == (1, 0)
+
+
+def test_a_disk_that_fails_under_a_queue_of_its_own_letters_is_harmless(bench: Bench) -> None:
+    """What was moved in this tick is let go of once, also by a queue that breaks meanwhile."""
+    source = bench.queue("source", target=b"", target_key=b"source")
+    (bench.directory / "source").write_bytes(b"no directory")
+    bench.send(b"".join(publish(b"source", b"%d" % number) for number in range(10)))
+    got = [bench.get(source, no_ack=False) for _ in range(10)]
+    bench.send(b"".join(settle(90, each.tag, 0) for each in got if each is not None))
+    assert not source.is_closed
+    bench.run()
+
+    assert source.is_closed
+    bench.exchange.unbind(b"source", b"", source)
+    bench._queues.clear()
+    source.delete()
+    del source
+    bench.run()
