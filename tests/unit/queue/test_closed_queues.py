@@ -386,7 +386,7 @@ def test_stored_offsets_that_are_as_they_should_be_are_left_alone(bench: Bench) 
 
 
 def broken_with_unacked(bench: Bench, count: int) -> _core.Queue:
-    """A queue that a full disk of another kind has closed, with deliveries that are not settled."""
+    """A queue that its disk has closed, and has back, with deliveries that are not settled."""
     queue = bench.queue("q", 1 << 20)
     bench.send(publish(b"q", b"m") * count)
     bench.run()
@@ -408,6 +408,7 @@ def test_what_is_on_its_way_back_does_not_come_to_a_queue_that_was_restarted(
 ) -> None:
     """Its messages are ready again: none may come twice, nor may counters go below zero."""
     count = 20 if is_cut else 1100
+    bench.link.start(0)
     queue = broken_with_unacked(bench, count)
     if is_cut:
         bench.link.cut()
