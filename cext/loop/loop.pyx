@@ -781,7 +781,7 @@ cdef class Loop:
 
     cdef void report(self, object error):
         """Somebody who was told something has raised: the event loop says so. Others go on."""
-        self.events.call_exception_handler({"message": "a call back has raised", "exception": error})
+        self.events.call_exception_handler({"message": "a callback has raised", "exception": error})
 
     cdef void fail(self, str path, int error):
         if not self.is_over:

@@ -127,8 +127,8 @@ cdef class Wire:
         wire_drop_left(&l.wire)
 
     def cut(self) -> None:
-        """Let go of the socket: nothing is read, sent or delivered any more. Then call close(): up to
-        that its channels have deliveries, and the loop knows it for their sake."""
+        """Let go of the socket: nothing is read, sent or delivered any more. Then call close(): its
+        channels have deliveries until then, and the loop knows it for their sake."""
         if self.t.wire.fd < 0:
             return
         self.unwatch()

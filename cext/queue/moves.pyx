@@ -242,8 +242,8 @@ cdef void queue_write_out(queue_t* q) noexcept nogil:
 
 
 cdef void queue_release_written(queue_t* q) noexcept nogil:
-    """Decide on what no file of q had when it was moved: it is not written only to be deleted. q may
-    be among those that it is written to, and break: then it has let go of what is behind."""
+    """Decide on what no file of q had when it was moved: it is not written only to be deleted. If q
+    is among those that it is written to, and breaks, it has let go of what is behind."""
     cdef moved_list_t* moved = &q.moves.unwritten
     cdef moved_list_t* later = &q.moves.unsynced
     cdef moved_t* item

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -67,17 +68,21 @@ class _Reader:
 
 def test_one_that_cannot_be_ended_keeps_no_other_open(caplog: pytest.LogCaptureFixture) -> None:
     ended: list[str] = []
-    later: list[Callable[[], object]] = []
+    later: list[partial[object]] = []
     connections = [_Session("bad", fails=True, ended=ended), _Session("a", False, ended)]
     users: Any = None
-    revocation = Revocation(users, connections, lambda call, *args: later.append(call))
+    revocation = Revocation(users, connections, lambda *call: later.append(partial(*call)))
     for reader in (_Reader("bad reader", True, ended), _Reader("reader", False, ended)):
         revocation.watch(reader)
 
-    revocation.look_again("guest")
+    def look() -> None:
+        revocation.look_again("guest")
+        while later:  # on a busy machine the portion may be over
+            later.pop(0)()
+
+    look()
     assert ended == ["reader", "a"]
-    assert not later
     assert caplog.text.count("cannot be ended") == 2
 
-    revocation.look_again("guest")
+    look()
     assert ended == ["reader", "a"] * 2
