@@ -55,7 +55,7 @@ cdef class Restart:
     cdef int step(self) except -1:
         """Find the files of a level, or read one of its segments."""
         cdef queue_t* q = self.queue.q
-        if not self.is_begun and q.n_orphans:
+        if not self.is_begun and q.n_orphans and q.loop.jobs != NULL:
             loop_step_job(q.loop)       # no channel has these: they come while it takes none
         elif not self.is_begun:
             self.begin()

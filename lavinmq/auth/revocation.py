@@ -129,19 +129,21 @@ class Revocation:
 
     def _passes(self) -> Iterator[None]:
         """Look at everything, until nothing has changed meanwhile."""
-        while self._names:
-            names, self._names = self._names, set()
-            for reader in list(self._readers):
-                with _going_on():
-                    if not reader.may_go_on():
-                        reader.close()
-            for connection in list(self._connections):
-                standing = connection.standing
-                if standing is not None and not names.isdisjoint((None, standing.user.name)):
+        try:
+            while self._names:
+                names, self._names = self._names, set()
+                for reader in list(self._readers):
                     with _going_on():
-                        yield from self._look_at(connection, standing)
-                yield
-        self._is_looking = False
+                        if not reader.may_go_on():
+                            reader.close()
+                for connection in list(self._connections):
+                    standing = connection.standing
+                    if standing is not None and not names.isdisjoint((None, standing.user.name)):
+                        with _going_on():
+                            yield from self._look_at(connection, standing)
+                    yield
+        finally:
+            self._is_looking = False
 
     def _look_at(self, connection: Session, standing: Standing) -> Iterator[None]:
         """One connection: the log-in first, then the tags, then each consumer."""

@@ -134,9 +134,11 @@ class Wills:
             _log.error("will of %r is not published", testament.client_id, exc_info=error)
 
     def _publishes(self) -> Iterator[None]:
-        while self._due_now:
-            yield from self._publishing(self._due_now.pop(next(iter(self._due_now))))
-        self._is_publishing = False
+        try:
+            while self._due_now:
+                yield from self._publishing(self._due_now.pop(next(iter(self._due_now))))
+        finally:
+            self._is_publishing = False
 
     def _publishing(self, testament: Testament) -> Iterator[None]:
         steps = self._steps(testament)
