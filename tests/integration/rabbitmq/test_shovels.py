@@ -71,6 +71,9 @@ def test_nothing_is_lost_when_the_node_is_killed(ours: Side, tmp_path: Path) -> 
     node = RabbitMQ(tmp_path / "node")
     try:
         there = Side(node.api, node.uri, "/")
+        with Client(there.uri) as client:
+            client.queue("middle")
+        node.sync_declarations()
         ours.fill("from", range(8_000))
         ours.put("shovel", "s", src_uri="amqp://", src_queue="from", dest_uri=there.uri,
                  dest_queue="middle", reconnect_delay=0, src_prefetch_count=500)  # fmt: skip
