@@ -1,9 +1,11 @@
 """Writes the files of stored offsets anew, when they are full or hold what is forgotten.
 
 A thread writes and syncs the copy; the loop adds what was acknowledged meanwhile and puts it in
-place. Looked after every half minute, and when somebody forgets an offset and waits for that.
+place. Looked after every half minute, and when somebody forgets an offset and waits for that. Of
+one stream one thread writes at a time: there is one name for the copy.
 """
 
+import asyncio
 import os
 from functools import partial
 from typing import Final
@@ -24,6 +26,7 @@ class StoredOffsets:
     def __init__(self, disk: Disk, tasks: Tasks) -> None:
         self._disk = disk
         self._tasks = tasks
+        self._writing: dict[Queue, asyncio.Task[OSError | None]] = {}
 
     def look(self, queue: Queue) -> None:
         """Begin to write the file of a queue anew, if it is due."""
@@ -35,23 +38,52 @@ class StoredOffsets:
 
         Raises: OSError; then it is tried again later.
         """
-        # One that is under way began before, or for us: then another one is not due.
-        while queue.core.is_offsets_due:
-            text = queue.core.begin_offsets()
-            try:
-                await self._disk.run(
-                    partial(write, f"{queue.directory}/{TEMPORARY}", text, self._disk.changes)
-                )
-            except BaseException:
-                queue.core.end_offsets(-1)
-                raise
-            queue.core.end_offsets(len(text))
+        await self.ended(queue)  # it began before
+        if queue not in self._writing and queue.core.is_offsets_due:
+            # Its thread goes on when who wants it has gone: so does the task.
+            self._writing[queue] = self._tasks.start(
+                self._write(queue, queue.core.begin_offsets())
+            )
+        if queue in self._writing:
+            error = await asyncio.shield(self._writing[queue])
+            if error is not None:
+                raise error
+
+    async def ended(self, queue: Queue) -> None:
+        """Return when no thread writes the file any more; of a closed stream, none begins."""
+        if queue in self._writing:
+            await asyncio.wait([self._writing[queue]])
+
+    async def _write(self, queue: Queue, text: bytes) -> OSError | None:
+        """Write the file anew, once. Returns why that failed."""
+        path = f"{queue.directory}/{TEMPORARY}"
+        n_written = -1
+        try:
+            await self._disk.run(partial(write, path, text, self._disk.changes))
+            n_written = len(text)
+        except OSError as error:
+            return error
+        finally:
+            del self._writing[queue]
+            failure = _end(queue, n_written)
+        return failure
 
     async def _written(self, queue: Queue) -> None:
         try:
             await self.saved(queue)
         except OSError as error:
             _log.error("offsets of stream %r are not compacted: %s", queue.name, error)
+
+
+def _end(queue: Queue, n_written: int) -> OSError | None:
+    """The file takes its place; negative: there is none. Returns why it does not."""
+    if queue.core.is_closed:
+        return OSError(f"stream '{queue.name}' was closed meanwhile")
+    try:
+        queue.core.end_offsets(n_written)
+    except OSError as error:
+        return error
+    return None
 
 
 def write(path: str, text: bytes, changes: Changes) -> None:

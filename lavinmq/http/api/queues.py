@@ -353,6 +353,7 @@ async def restart_queue(call: Call) -> Reply:
     check_not_locked(call, queue)
     if not queue.core.is_closed:
         raise bad_request("Queue was not restarted")
+    await call.broker.stored_offsets.ended(queue)
     try:
         await call.vhost.operators.restart(queue.name)
     except (ValueError, OSError) as error:
