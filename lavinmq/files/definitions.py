@@ -30,6 +30,7 @@ method may be added to the format, an old one never changed: every release reads
 import logging
 import os
 import struct
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -147,6 +148,8 @@ class DefinitionsFile:
         self._is_torn = False
         self.copy: object | None = None
         """What is writing the file anew (`definitions_compaction.py`)."""
+        self.replacing = threading.Lock()
+        """Held by the thread that does."""
         self._copy_fd = -1
         self._copy_size = self._copy_deleted = 0
         self._copy_path = path.with_name(path.name + ".tmp")
@@ -291,6 +294,11 @@ class DefinitionsFile:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def release(self) -> None:
+        """It is closed: wait for a thread that still writes it anew. In a thread."""
+        with self.replacing:
+            pass
 
     def _open(self) -> None:
         """Open for appending, unbuffered."""

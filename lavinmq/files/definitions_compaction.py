@@ -64,15 +64,19 @@ class Compaction:
         """Whether the file is still open."""
         return self._file.copy is self
 
-    def _write(self) -> int:
-        """In a thread. Returns: the descriptor of the new file, with what was gathered."""
-        fd = self._disk.changes.open(self._temporary, _FLAGS)
-        try:
-            self._disk.changes.append(self._temporary, fd, b"".join(self._parts), 0)
-        except OSError:
-            os.close(fd)
-            raise
-        return fd
+    def _write(self) -> int | None:
+        """In a thread. Returns: the descriptor of the new file, with what was gathered; None: it is
+        not wanted any more."""
+        with self._file.replacing:
+            if not self._is_wanted:
+                return None
+            fd = self._disk.changes.open(self._temporary, _FLAGS)
+            try:
+                self._disk.changes.append(self._temporary, fd, b"".join(self._parts), 0)
+            except OSError:
+                os.close(fd)
+                raise
+            return fd
 
     def _written(self, fd: int | None, error: OSError | None) -> None:
         if fd is None or not self._is_wanted:
@@ -91,14 +95,17 @@ class Compaction:
 
     def _replace(self, fd: int) -> bool:
         """In a thread. Returns: whether the new file is in its place, and its directory on disk."""
-        os.fsync(fd)
-        # Others still write to both by their names of before: see `adopt`.
-        self._disk.changes.rename_unnoted(self._temporary, self._file.path)
-        try:
-            sync_directory(self._file.path.parent)
-        except OSError:
-            return False
-        return True
+        with self._file.replacing:
+            if not self._is_wanted:
+                return False
+            os.fsync(fd)
+            # Others still write to both by their names of before: see `adopt`.
+            self._disk.changes.rename_unnoted(self._temporary, self._file.path)
+            try:
+                sync_directory(self._file.path.parent)
+            except OSError:
+                return False
+            return True
 
     def _replaced(self, is_certain: bool | None, error: OSError | None) -> None:
         if self._is_wanted and error is None:
@@ -108,10 +115,10 @@ class Compaction:
         self._end(error)
 
     def _end(self, error: OSError | None) -> None:
+        if not self._is_wanted:
+            return  # the directory may be that of another file by now
         if error is not None:
             with suppress(OSError):
                 self._disk.changes.unlink(self._temporary)
-        if not self._is_wanted:
-            return
         self._file.end_copy()
         self._on_end("" if error is None else error.strerror or str(error))

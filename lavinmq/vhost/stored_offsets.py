@@ -41,9 +41,7 @@ class StoredOffsets:
         await self.ended(queue)  # it began before
         if queue not in self._writing and queue.core.is_offsets_due:
             # Its thread goes on when who wants it has gone: so does the task.
-            self._writing[queue] = self._tasks.start(
-                self._write(queue, queue.core.begin_offsets())
-            )
+            self._writing[queue] = self._tasks.start(self._write(queue, queue.core.begin_offsets()))
         if queue in self._writing:
             error = await asyncio.shield(self._writing[queue])
             if error is not None:

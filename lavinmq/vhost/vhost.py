@@ -231,6 +231,12 @@ class VHost:
             cache.release()
         self.recorded.close()
 
+    def release(self) -> None:
+        """It is abandoned, and the next one of its name gets the same directory: wait for threads
+        that still write a file there. In a thread."""
+        self.rules.release()
+        self.recorded.file.release()
+
     def deleting(self) -> Iterator[None]:
         """End the connections and take everything away, in short steps; nobody gets here any more.
         `abandon` has to follow."""

@@ -180,7 +180,7 @@ class VHosts(Mapping[str, VHost]):
                 await self._portions.done(vhost.deleting())
                 self._past.update(vhost.core.counters())
                 vhost.abandon()
-                await self._disk.run(vhost.rules.release)
+                await self._disk.run(vhost.release)
                 doomed, changes = vhost.doomed(), self._disk.changes
                 await self._disk.run_in_order(partial(changes.rename, vhost.directory, doomed))
                 self._remove(doomed)
