@@ -98,6 +98,7 @@ class Throughput:
         self._lock = threading.Lock()
         self._active = 0
         self._met: set[str] = set()
+        self._broken: set[str] = set()
         self._last_complaint: tuple[str, int] = ("", 0)
         self._all_done = os.eventfd(0)
         self._interrupts = Interrupts()
@@ -108,8 +109,10 @@ class Throughput:
             totals = self._measure()
         print(self._summary(totals) if self._options.json else report.summary(totals))
         sys.stdout.flush()
-        # Both are told, whichever comes first.
-        return max(self._complain_of_messages(), self._complain_of_absence())
+        # All are told, whichever comes first.
+        return max(
+            self._complain_of_messages(), self._complain_of_absence(), int(bool(self._broken))
+        )
 
     def _measure(self) -> report.Totals:
         self._active = len(self._publishers) + len(self._consumers)
@@ -174,7 +177,21 @@ class Throughput:
         )
 
     def _live(self, client: Client) -> None:
-        """Be one client: connect, work, and again after an error; runs in its own thread."""
+        """Be one client, in its own thread. What nobody expects is printed with its traceback, and
+        ends this client alone: the run goes on without it, and fails."""
+        try:
+            self._work(client)
+        except BaseException:
+            self._broken.add(client.name)
+            raise
+        finally:
+            with self._lock:
+                self._active -= 1
+                if self._active == 0:
+                    os.eventfd_write(self._all_done, 1)
+
+    def _work(self, client: Client) -> None:
+        """Connect, work, and again after an error."""
         has_arrived = False
 
         def arrive() -> None:
@@ -198,12 +215,9 @@ class Throughput:
                     connection.abort()
             except (Error, OSError, ValueError) as error:
                 self._complain(client.name, error)
-            arrive()
+            finally:
+                arrive()
             self._stopping.wait(RECONNECT_S)
-        with self._lock:
-            self._active -= 1
-            if self._active == 0:
-                os.eventfd_write(self._all_done, 1)
 
     def _complain(self, name: str, error: Exception) -> None:
         """Print an error, though not the same one of hundreds of clients in one second."""
