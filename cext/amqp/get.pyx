@@ -25,7 +25,7 @@ cdef int amqp_get(chan_t* c, queue_t* q, bint no_ack) noexcept nogil:
         queue_touch(q)
         return GET_HEADER
     need = 32 + rec.names_len + content_size(&rec, chunk)
-    if need > BLOCK_SIZE and not link_may_take(l, need):
+    if not channel_has_room(c, no_ack) or (need > BLOCK_SIZE and not link_may_take(l, need)):
         queue_touch(q)
         return GET_NO_MEMORY
     if record_has_far_body(&rec):
@@ -61,4 +61,5 @@ cdef int amqp_get(chan_t* c, queue_t* q, bint no_ack) noexcept nogil:
         return GET_WRITTEN
     q.n_get += 1
     c.tally.get += 1
-    return GET_NO_MEMORY if channel_push(c, q, NULL, &rec) else GET_WRITTEN
+    channel_push(c, q, NULL, &rec)
+    return GET_WRITTEN

@@ -250,8 +250,9 @@ cdef bint channel_redeliver(chan_t* c, unacked_t* u) noexcept nogil:
     if k.reader != NULL:
         stream_tell_offset(q.stream, k.reader, k.reader.slots[u.seq].offset, &rec)
     rec.redelivered = True
-    if not c.link.protocol.deliver(k, &rec, c.next_tag) or channel_push(c, q, k, &rec):
+    if not channel_has_room(c, False) or not c.link.protocol.deliver(k, &rec, c.next_tag):
         return False
+    channel_push(c, q, k, &rec)
     q.n_redelivered += 1
     c.tally.redeliver += 1
     queue_touch(q)              # a large window goes at the end of the tick

@@ -274,7 +274,7 @@ cdef class LocalChannel:
         if need > most:
             return need
         row = message_row(q, &rec, c.next_tag, shown_of(&rec, truncate))
-        if c.next_tag - c.first_tag >= c.ring_cap and channel_grow(c):
+        if not channel_has_room(c, False):
             raise MemoryError()
         queue_take(q, &rec, False)
         if is_look:

@@ -92,7 +92,8 @@ cdef int deliver_note(consumer_t* k, mqtt_t* s, queue_t* q, rec_t* rec,
     p.state = PACKET_SENT
     p.qos = m.qos
     rec.seq = m.id
-    return channel_push(k.chan, q, k, rec)
+    channel_push(k.chan, q, k, rec)
+    return 0
 
 
 cdef void deliver_drop(consumer_t* k, queue_t* q, const rec_t* rec) noexcept nogil:
@@ -142,6 +143,9 @@ cdef bint deliver_one(consumer_t* k, queue_t* q, rec_t* rec) noexcept nogil:
         m.ids_len = <u32>(varint_put(ids + 1, consumer_subscription_id(k)) - ids)
     if m.qos and not deliver_id(s, q, rec, &m):
         consumer_leave_ring(k)
+        return True
+    if m.qos and not channel_has_room(k.chan, False):
+        consumer_put_off(k)
         return True
     is_held = m.qos == 2 and session_is_kept(s)
     if is_held:

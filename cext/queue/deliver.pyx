@@ -54,6 +54,9 @@ cdef inline bint queue_deliver_within(queue_t* q, i64* left) noexcept nogil:
         if queue_next(q, &rec) != 1:
             return False
         c = k.chan
+        if not channel_has_room(c, k.is_no_ack):
+            consumer_put_off(k)
+            continue
         if not c.link.protocol.deliver(k, &rec, c.next_tag):
             if c.is_oversized:
                 consumer_leave_ring(k)          # its client never takes this one
@@ -73,9 +76,7 @@ cdef inline bint queue_deliver_within(queue_t* q, i64* left) noexcept nogil:
             c.tally.deliver += 1
             k.unacked += 1
             c.global_unacked += 1
-            if channel_push(c, q, k, &rec):
-                queue_failed(q)
-                return False
+            channel_push(c, q, k, &rec)
         if q.able == k:
             q.able = k.next
     return False

@@ -343,6 +343,9 @@ cdef i64 stream_serve(queue_t* q, consumer_t* k) noexcept nogil:
         if rc == READ_FAILED:
             stream_read_failed(q, k)
             break
+        if not channel_has_room(c, False) or not reader_has_room(r):
+            consumer_put_off(k)
+            break
         if not c.link.protocol.deliver(k, &rec, c.next_tag):
             if c.is_oversized:
                 consumer_leave_ring(k)
@@ -350,10 +353,8 @@ cdef i64 stream_serve(queue_t* q, consumer_t* k) noexcept nogil:
                 consumer_put_off(k)
             break
         worked += rec.size + 64
-        if reader_take(r, &rec) or channel_push(c, q, k, &rec):
-            set_errno(ENOMEM)
-            queue_failed(q)
-            break
+        reader_take(r, &rec)
+        channel_push(c, q, k, &rec)
         q.n_delivered += 1
         q.n_redelivered += rec.redelivered
         c.tally.deliver += 1

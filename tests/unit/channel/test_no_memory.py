@@ -1,0 +1,89 @@
+"""No memory to note a delivery: it is not written, and comes when there is some."""
+
+from __future__ import annotations
+
+import gc
+import resource
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.core import Bench, TimedEvents, publish, settle
+
+N = 65_536
+"""Of unsettled deliveries: the room for one more takes megabytes."""
+ACK = 80
+
+
+@contextmanager
+def no_memory() -> Iterator[None]:
+    """There is some for small things only."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 65536, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with closing(Bench(tmp_path / "data", TimedEvents())) as bench:
+        yield bench
+
+
+def full(bench: Bench) -> None:
+    """A channel with as many deliveries as there is room for; more are wanted."""
+    queue = bench.queue("q", 1 << 26)
+    bench.link.add_consumer(1, queue, b"c", False).start()
+    for _ in range(N // 1024):
+        bench.send(publish(b"q", b"x") * 1024)
+        bench.run()
+        bench.receive()
+    assert queue.unacked == N
+    gc.collect()
+
+
+def test_a_delivery_that_cannot_be_noted_is_not_written(bench: Bench) -> None:
+    """It was, under a tag that the next one had again; and the queue was closed."""
+    full(bench)
+    (queue,) = bench._queues
+    with no_memory():
+        bench.send(publish(b"q", b"one"))
+        bench.run()
+        assert bench.receive() == []
+    assert not queue.is_closed and (queue.ready, queue.unacked) == (1, N)
+
+    bench.advance(1000)
+    bench.send(publish(b"q", b"two"))
+    bench.run()
+
+    assert [(got.tag, got.body) for got in bench.receive()] == [(N + 1, b"one"), (N + 2, b"two")]
+    bench.send(settle(ACK, N + 2, 0))
+    bench.run()
+    assert (queue.ready, queue.unacked) == (0, N + 1)
+
+
+def test_a_tag_that_needs_no_ack_does_not_stand_for_another_one(bench: Bench) -> None:
+    """An ack of it settled the oldest delivery, which was in the same place."""
+    full(bench)
+    queue = bench._queues[0]
+    other = bench.queue("other")
+    bench.link.add_consumer(1, other, b"d", True).start()
+    with no_memory():
+        bench.send(publish(b"other", b"one"))
+        bench.run()
+        seen = bench.receive()
+        if not seen:
+            with pytest.raises(MemoryError):
+                bench.link.get(1, other, True)
+    bench.advance(1000)
+    seen += bench.receive()
+
+    assert [(got.tag, got.body) for got in seen] == [(N + 1, b"one")]
+    bench.send(settle(ACK, N + 1, 0))
+    bench.run()
+    assert queue.unacked == N
