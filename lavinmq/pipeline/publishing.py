@@ -41,12 +41,14 @@ class Window:
 class Published:
     """Where a job is: the ORDER to go on with for each queue, how many messages it has published.
 
-    `identity` says what the job does; a checkpoint of another one is refused.
+    `identity` says what the job does; a checkpoint of another one is refused. `has_begun`: there is
+    a checkpoint, though it may be that nothing is published.
     """
 
     identity: Mapping[str, Any]
     next: dict[str, int] = field(default_factory=dict)
     rows: int = 0
+    has_begun: bool = False
 
     @classmethod
     def load(cls, files: Files | None, identity: Mapping[str, Any]) -> Published:
@@ -60,7 +62,7 @@ class Published:
                 raise UsageError(
                     f"--checkpoint is of another job: its {key} is {found['identity'].get(key)}"
                 )
-        return cls(identity, found["next"], found["rows"])
+        return cls(identity, found["next"], found["rows"], has_begun=True)
 
     def save(self, files: Files | None) -> None:
         """Write the state to the checkpoint."""

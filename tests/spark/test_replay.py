@@ -103,25 +103,25 @@ def test_a_replay_can_leave_headers_as_they_are(archive: Archive, tmp_path: Path
     assert compared.status == 0, compared.text
 
 
-def stop_in_the_third_round(
-    monkeypatch: pytest.MonkeyPatch, spark: SparkSession, *job: object
+def stop_at_note(
+    number: int, monkeypatch: pytest.MonkeyPatch, spark: SparkSession, *job: object
 ) -> None:
-    """Run a job in rounds of 30 messages; it ends when the third is published and not noted yet."""
+    """Run a job in rounds of 30 messages; it ends when a round is published and not noted yet."""
     monkeypatch.setattr("lavinmq.pipeline.publishing.ROUND_ROWS", 30)
     with monkeypatch.context() as patch:
         saves: list[str] = []
         write = Files.write
 
-        def stop_at_the_third(files: Files, name: str, text: str, **more: bool) -> bool:
+        def stop(files: Files, name: str, text: str, **more: bool) -> bool:
             saves.append(name)
-            if len(saves) == 3:
+            if len(saves) == number:
                 raise RuntimeError("stopped here")
             return write(files, name, text, **more)
 
-        patch.setattr(Files, "write", stop_at_the_third)
+        patch.setattr(Files, "write", stop)
         with pytest.raises(RuntimeError, match="stopped here"):
             run_job(spark, *job)
-    assert saves == [STATE] * 3
+    assert saves == [STATE] * number
 
 
 @pytest.mark.nightly
@@ -134,7 +134,7 @@ def test_order_and_progress_of_a_replay_survive_its_stop(
     archive.update()
     arguments = [archive.path, *broker_arguments(archive.stream), "--exchange", "",
         "--routing-key", copy.stream.name, "--checkpoint", tmp_path / "replayed"]  # fmt: skip
-    stop_in_the_third_round(monkeypatch, archive.spark, "replay", *arguments)
+    stop_at_note(3, monkeypatch, archive.spark, "replay", *arguments)
 
     rest = run_job(archive.spark, "replay", *arguments)
     again = run_job(archive.spark, "replay", *arguments)
@@ -197,16 +197,17 @@ def test_a_stream_is_restored_with_its_properties(archive: Archive) -> None:
         opened.declare_exchange(f"lavinmq-pipeline.restore.{restored.name}", "direct")
 
 
-def test_a_stopped_restore_goes_on_and_tells_what_is_there_twice(
+def test_a_restore_that_is_stopped_in_its_first_round_goes_on_and_tells_what_is_there_twice(
     archive: Archive, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """It refused to: the stream had messages, and its checkpoint did not know of them."""
     archive.stream.publish(numbers(0, 100))
     archive.update()
     restored = another(archive, tmp_path, "restored")
     restored.stream.delete()
     arguments = [*broker_arguments(archive.stream), "--checkpoint", tmp_path / "restoring",
         archive.path, restored.stream.name]  # fmt: skip
-    stop_in_the_third_round(monkeypatch, archive.spark, "restore", *arguments)
+    stop_at_note(2, monkeypatch, archive.spark, "restore", *arguments)
 
     rest = run_job(archive.spark, "restore", *arguments)
     restored.update()

@@ -66,7 +66,8 @@ def run(run: Run) -> Result:
     exchange = PREFIX + options.stream
     with closing(_connect(broker, options.stream)) as connection:
         arguments = {"x-queue-type": "stream", **dict(options.argument)}
-        _declare(connection, options.stream, arguments, exchange, is_new=not state.rows)
+        _declare(connection, options.stream, arguments, exchange, is_new=not state.has_begun)
+    state.save(checkpoint)  # what the first round has published is ours, also when it is stopped
     sink = broker | {"exchange": exchange, "mandatory": "true"}
     run.progress.note(f"publishing to {options.stream}")
     done = publish(run, with_order(frame), sink, state, checkpoint)
