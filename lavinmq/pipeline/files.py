@@ -5,7 +5,10 @@ Paths are text: `/dir`, `file:/dir`, `hdfs://host/dir`, `s3a://bucket/dir`. Noth
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -73,6 +76,21 @@ class Files:
         to = self._path(target)
         self._fs.mkdirs(to.getParent())
         return bool(self._fs.rename(self._path(source), to))
+
+    def sync(self, names: Iterable[str]) -> None:
+        """Bring files and their names to the disk. A local file system does not by itself; of
+        others, what was written is kept when it was closed. Raises: OSError."""
+        if self._fs.getUri().getScheme() != "file":
+            return
+        root = PurePosixPath(self._root.toUri().getPath())
+        files = [root / name for name in names]
+        above = {each for file in files for each in file.parents if each.is_relative_to(root)}
+        for path in (*files, *sorted(above, reverse=True)):
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
 
     def delete(self, name: str) -> None:
         """Remove a file or a whole directory; it need not be there."""

@@ -80,6 +80,7 @@ class Ledger:
             path = "/".join(filter(None, (directory, below, f"{prefix}-{len(pairs):05}.{ending}")))
             pairs.append((file.path, path))
             added.append(File(path, file.size))
+        self._files.sync(staged for staged, _ in pairs)  # once the change is said, it is done
         change = {"staged": self._staged, "add": pairs, "remove": list(remove)}
         name = f"{self._changes}/{number:09}.json"
         if not self._files.write(name, json.dumps(change), replace=False):
@@ -94,6 +95,8 @@ class Ledger:
             # Moved already, by a run that was stopped or by one beside us: then it is there.
             if not self._files.move(staged, path) and not self._files.exists(path):
                 raise PipelineError(f"{self._files.root}: {path} is missing, and so is its copy")
+        if change["remove"]:
+            self._files.sync(path for _, path in change["add"])
         for path in change["remove"]:
             self._files.delete(path)
         self._files.write(f"{name}.done", "")

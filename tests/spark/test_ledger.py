@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,6 +82,40 @@ def test_a_change_replaces_files(files: Files) -> None:
 
     assert [file.path for file in added] == ["date=2026-01-09/y-00000.parquet"]
     assert list(contents(files)) == ["date=2026-01-09/y-00000.parquet"]
+
+
+def test_new_files_are_on_disk_before_old_ones_go(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loss of power could leave neither."""
+    ledger = Ledger(files, "w")
+    stage(ledger, A)
+    old = [file.path for file in ledger.publish(0, "x")]
+    stage(ledger, B)
+    root = Path(files.root.removeprefix("file:"))
+    synced: set[int] = set()
+    seen: dict[str, set[str]] = {}
+    write, delete = Files.write, Files.delete
+
+    def on_disk() -> set[str]:
+        paths = (root, *root.rglob("*"))
+        return {str(path.relative_to(root)) for path in paths if path.stat().st_ino in synced}
+
+    def noting_write(files: Files, name: str, text: str, **more: bool) -> bool:
+        seen[name.rpartition(".")[2]] = on_disk()
+        return write(files, name, text, **more)
+
+    def noting_delete(files: Files, name: str) -> None:
+        seen.setdefault(name, on_disk())
+        delete(files, name)
+
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.add(os.fstat(fd).st_ino))
+    monkeypatch.setattr(Files, "write", noting_write)
+    monkeypatch.setattr(Files, "delete", noting_delete)
+    (added,) = ledger.publish(1, "y", remove=old)
+
+    assert any(path.endswith(B) for path in seen["json"])
+    assert {added.path, "date=2026-01-02", "."} <= seen[old[0]]
 
 
 def test_a_number_is_taken_once(files: Files) -> None:
