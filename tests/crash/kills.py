@@ -3,31 +3,54 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatch
 
 from tests.crash.conftest import DiskFactory
 from tests.support.broker import Broker
 from tests.support.disk import Action, Call, Disk
 
 
+def calls_of(disk: Disk, pattern: str) -> Counter[Call]:
+    """How many calls of each kind that changes files a life came by, for files of a pattern."""
+    return Counter(
+        record.kind
+        for record in disk.records()
+        if record.kind in Call.CHANGES and fnmatch(record.path, pattern)
+    )
+
+
 def each_killed(
-    on_disk: DiskFactory, points: Sequence[tuple[Call, int]], segment_size: int, *, is_long: bool
+    on_disk: DiskFactory,
+    calls: Mapping[Call, int],
+    pattern: str,
+    segment_size: int,
+    *,
+    is_long: bool,
 ) -> Iterator[tuple[Broker, Disk]]:
     """A broker, not started, with its disk, for each kill at calls that a life has come by.
 
-    Args: points: kind and number of each call among `Call.CHANGES`; is_long: at all of them, and
-    not at one of each kind alone.
+    A call is numbered among those of its kind for files of the pattern: how many there are of
+    other kinds, and for other files, differs from life to life. So does the number of writes, by
+    what a socket had to read each time; the last of them may not come.
+
+    Args: calls: how many of each kind there were; is_long: at all of them, and not at one of each
+    kind alone.
     """
-    kinds = {kind for kind, _ in points}
-    assert {Call.OPEN, Call.WRITE, Call.RENAME} <= kinds
-    chosen = list(points) if is_long else []
-    for kind in kinds:
-        chosen += [random.choice([point for point in points if point[0] is kind])]
-    for kind, number in chosen:
-        for action in (Action.KILL_BEFORE, Action.KILL_MIDDLE, Action.KILL_AFTER):
-            if action is Action.KILL_MIDDLE and kind is not Call.WRITE:
-                continue
-            print(f"{action.name} call {number}, {kind.name}")
-            broker, disk = on_disk(segment_size=segment_size)
-            disk.plan(action, Call.CHANGES, first=number, last=number)
-            yield broker, disk
+    assert {Call.OPEN, Call.WRITE, Call.RENAME} <= set(calls)
+    struck = set()
+    for kind, count in calls.items():
+        for number in range(1, count + 1) if is_long else [random.randint(1, count)]:
+            for action in (Action.KILL_BEFORE, Action.KILL_MIDDLE, Action.KILL_AFTER):
+                if action is Action.KILL_MIDDLE and kind is not Call.WRITE:
+                    continue
+                print(f"{action.name} {kind.name} {number} of {count}, {pattern}")
+                broker, disk = on_disk(segment_size=segment_size)
+                disk.plan(action, kind, pattern, first=number, last=number)
+                yield broker, disk
+                if disk.struck:
+                    struck.add(kind)
+                else:
+                    assert kind is Call.WRITE, f"{kind.name} {number} of {count} never came"
+    assert struck == set(calls)

@@ -14,7 +14,7 @@ from pamqp import commands
 
 from tests.crash.books import Books, messages_found
 from tests.crash.conftest import EVERY_READING, BrokerFactory, DiskFactory
-from tests.crash.kills import each_killed
+from tests.crash.kills import calls_of, each_killed
 from tests.crash.load import DAMAGED, Stream
 from tests.support.broker import Broker, BrokerError
 from tests.support.disk import Action, Call, Disk
@@ -94,29 +94,21 @@ class Run:
         assert list(broker.data_dir.rglob("tmp.msgs.*")) == []
 
 
-def made_points(disk: Disk) -> list[tuple[Call, int]]:
-    """The calls that concern a file on its way, by what the plan counts."""
-    return [
-        (record.kind, record.number)
-        for record in disk.records()
-        if "tmp.msgs." in record.path and record.number
-    ]
-
-
 def test_a_kill_at_any_call_leaves_what_was_confirmed_and_nothing_else(
     on_disk: DiskFactory, is_long: bool
 ) -> None:
     broker, disk = on_disk(log=True, segment_size=SEGMENT_SIZE)
-    disk.plan(Action.NOTHING, Call.CHANGES)
     run = Run(broker)
     assert run.try_publish()
     broker.kill()
     run.check(broker, reading=None)
-    points = made_points(disk)
+    calls = calls_of(disk, TEMPORARY)
 
-    for broker, killing in each_killed(on_disk, points, SEGMENT_SIZE, is_long=is_long):
+    for broker, killing in each_killed(on_disk, calls, TEMPORARY, SEGMENT_SIZE, is_long=is_long):
         run = Run(broker)
-        assert not run.try_publish()
+        has_ended = not run.try_publish()
+        assert has_ended == bool(killing.struck)
+        broker.kill()
         killing.heal()
         run.check(broker, reading=None)
 
