@@ -159,10 +159,20 @@ cdef int channel_route_nested(chan_t* c, exchange_t* x, const msg_t* m) noexcept
 
 
 # hot
-cdef int channel_route(chan_t* c, const msg_t* m) noexcept nogil:
+cdef inline int channel_route(chan_t* c, const msg_t* m) noexcept nogil:
     """Fill c.targets with the queues that m goes to. PUBLISH_TURN when this turn is over: the same
     message again goes on.
     Cost: 3 ns for the last route, else one match."""
+    cdef const exchange_t* x
+    if channel_has_route(c, m.names, m.names_len):
+        x = c.route_exchange
+        if x.has_key_routes and c.route_version == x.version and not has_copies(m):
+            return PUBLISHED
+    return channel_route_anew(c, m)
+
+
+cdef int channel_route_anew(chan_t* c, const msg_t* m) noexcept nogil:
+    """channel_route for what has another route than the last one, or may have."""
     cdef link_t* l = c.link
     cdef loop_t* loop = l.loop
     cdef exchange_t* x
@@ -170,8 +180,6 @@ cdef int channel_route(chan_t* c, const msg_t* m) noexcept nogil:
     cdef int rc
     if channel_has_route(c, m.names, m.names_len):
         x = c.route_exchange
-        if x.has_key_routes and c.route_version == x.version and not has_copies(m):
-            return PUBLISHED
     else:
         name_len = m.names[0]
         x = m.exchange
