@@ -9,6 +9,7 @@ seed and its cut.
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -94,7 +95,7 @@ def run(disk_shim: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
     disk = Disk(disk_shim, data, directory)
     done = subprocess.run(
         [sys.executable, str(program.__file__), str(data), str(leader), str(begin)],
-        env=disk.env(log=True) | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | disk.env(log=True) | {"PYTHONPATH": str(ROOT)},
         capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
     records = disk.records()

@@ -17,7 +17,7 @@ from tests.crash.conftest import EVERY_READING, BrokerFactory, DiskFactory
 from tests.crash.kills import calls_of, each_killed
 from tests.crash.load import DAMAGED, Stream
 from tests.support.broker import Broker, BrokerError
-from tests.support.disk import Action, Call, Disk
+from tests.support.disk import Action, Call
 from tests.support.power_loss import Reading, Survivors
 from tests.support.segments import queue_directory
 from tests.support.wire import Wire, WireClosed

@@ -21,7 +21,7 @@ from tests.crash.kills import calls_of, each_killed
 from tests.crash.load import DAMAGED, Message, Stream
 from tests.support.api import Api
 from tests.support.broker import Broker, BrokerError
-from tests.support.disk import Action, Call, Disk
+from tests.support.disk import Action, Call
 from tests.support.power_loss import Reading, Survivors
 from tests.support.segments import queue_directory
 from tests.support.waiting import wait_for

@@ -8,6 +8,7 @@ later in its place, and nothing else.
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -103,7 +104,7 @@ def run(disk_shim: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list
     disk = Disk(disk_shim, data, directory)
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
-    env = disk.env(log=True) | {"PYTHONPATH": str(ROOT)}
+    env = os.environ | disk.env(log=True) | {"PYTHONPATH": str(ROOT)}
     make = "import os, sys, runpy; os.mkdir(sys.argv[1]); runpy.run_path({!r}, run_name='__main__')"
     done = subprocess.run(
         [sys.executable, "-c", make.format(program.__file__), str(data), str(seed), str(ROUNDS)],
