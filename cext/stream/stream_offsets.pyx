@@ -247,9 +247,10 @@ cdef u64 tracks_write(tracks_t* ts, u8* buf) noexcept nogil:
 
 cdef int tracks_rewrite(store_t* st, tracks_t* ts) noexcept nogil:
     """Write the newest entries to a file that then takes the place of the old one. Waits for the
-    disk. 0, or -1 with errno."""
+    disk. Its name is its own: a thread may be at the other copy for as long as its disk takes. 0,
+    or -1 with errno."""
     cdef char path[PATH_MAX_BYTES]
-    cdef char temporary[PATH_MAX_BYTES + 4]
+    cdef char temporary[PATH_MAX_BYTES + 9]
     cdef u8* buf
     cdef u64 n
     cdef int fd, rc = -1
@@ -259,7 +260,7 @@ cdef int tracks_rewrite(store_t* st, tracks_t* ts) noexcept nogil:
         return -1
     n = tracks_write(ts, buf)
     offsets_path(st, path)
-    snprintf(temporary, sizeof(temporary), b"%s.tmp", path)
+    snprintf(temporary, sizeof(temporary), b"%s.tmp-loop", path)
     fd = file_open(st.loop, temporary, O_RDWR | O_CREAT | O_TRUNC)
     if fd >= 0:
         rc = file_write(st.loop, temporary, CHANGE_APPEND, fd, buf, n, 0)

@@ -220,6 +220,38 @@ def test_a_copy_that_could_not_be_written_is_made_again(make_stream: MakeStream)
     assert bench.core.stored_offsets() == {}
 
 
+def test_a_file_that_has_no_room_left_is_not_written_by_two_at_once(
+    make_stream: MakeStream,
+) -> None:
+    """The thread went on to write into what had taken the place of the file meanwhile."""
+    bench = make_stream()
+    fill(bench, 20)
+    bench.core.store_offset(b"gone", 3)
+    tags = [b"%0255d" % number for number in range(16384)]
+    for tag in tags:
+        bench.core.store_offset(tag, 1)
+    bench.run()
+    bench.core.store_offset(b"gone", 0)
+    text = bench.core.begin_offsets()
+
+    with temporary_file(bench).open("wb") as thread:
+        thread.write(text[:5])
+        thread.flush()
+        n, size = 1, 0
+        while offsets_file(bench).stat().st_size > size:
+            size = offsets_file(bench).stat().st_size
+            n += 1
+            for tag in tags:
+                bench.core.store_offset(tag, n)
+            bench.run()
+        thread.write(text[5:])
+    bench.core.end_offsets(len(text))
+
+    assert size > 2 * MOST
+    found = parse(offsets_file(bench).read_bytes())
+    assert len(found) == len(tags) and {offset for _, offset in found} == {n}
+
+
 def test_an_offset_behind_the_end_becomes_the_end(make_stream: MakeStream) -> None:
     """A loss of power has taken messages that were delivered: those to come have to be read."""
     bench = make_stream()
