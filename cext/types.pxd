@@ -1460,7 +1460,7 @@ cdef enum mqtt_phase:           # of the PUBLISH that is walked next
 
 cdef struct crossing_t:         # what crosses the bridge to AMQP, or comes from there
     routing_t routing           # how far it is behind it
-    msg_t letter                # the message as AMQP has it, composed for the first of the others
+    msg_t letter                # the message as AMQP has it, size 0 = there was no memory for it
     u8* lettered                # its names and properties
     u64 cap_lettered
     u8* foreign                 # topic and properties of a message from there

@@ -239,14 +239,19 @@ cdef int bridge_route(link_t* l, mqtt_t* s, const publish_t* m) noexcept nogil:
     return PUBLISHED
 
 
+cdef void bridge_begin(mqtt_t* s, const publish_t* m) noexcept nogil:
+    """m, whose queues behind the bridge are found, is about to be given to them. Whatever is asked
+    of the exchange there is asked now: it may be gone before all of them have m."""
+    cdef exchange_t* x = s.exchange.bridge
+    x.n_crossed += 1            # who follows it counts them by the way, see through.pyx
+    x.n_out += s.n_folds - s.n_own - s.n_histories
+    if not letter_compose(s, m) and s.crossing != NULL:
+        s.crossing.letter.size = 0
+
+
 cdef int bridge_give(link_t* l, mqtt_t* s, const publish_t* m, fold_t* f) noexcept nogil:
     """fold_give for a queue of AMQP."""
-    if not mqtt_has_crossing(s):
-        s.stored.is_refused = True
-        return PUBLISHED
-    if f == &s.folds[s.n_own] and not letter_compose(s, m):
-        s.crossing.letter.size = 0
-    if s.crossing.letter.size == 0:
+    if s.crossing == NULL or s.crossing.letter.size == 0:
         s.stored.is_refused = True
         return PUBLISHED
     s.crossing.letter.body = m.body              # the packet may have moved since the turn before

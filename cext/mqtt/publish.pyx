@@ -262,13 +262,12 @@ cdef int mqtt_publish_any(link_t* l, mqtt_t* s, const publish_t* m) noexcept nog
         if l.loop.n_closed and m.qos and any_fold_is_closed(s):
             s.stored.is_refused = True
             return PUBLISHED
+        if s.n_own < s.n_folds:
+            bridge_begin(s, m)
     rc = mqtt_store(l, s, m)
     if rc:
         return rc
     x.n_out += s.stored.n
-    if s.n_own < s.n_folds:
-        x.bridge.n_crossed += 1     # who follows it counts them by the way, see through.pyx
-        x.bridge.n_out += s.n_folds - s.n_own - s.n_histories
     if s.n_folds == s.n_histories:
         x.n_unroutable += 1
     if l.loop.over != NULL:

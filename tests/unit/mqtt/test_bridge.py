@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from lavinmq import _core
-from tests.support.mqtt_bench import PUBACK, Client, MqttBench, ack
+from tests.support.mqtt_bench import PUBACK, Client, MqttBench, ack, publish
 
 
 @pytest.fixture
@@ -138,3 +138,32 @@ def test_an_exchange_that_goes_takes_its_bridge_along(
     publisher.publish(b"a", b"2")
 
     assert queue.ready == 1
+
+
+@pytest.mark.parametrize("is_made_again", [False, True])
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_a_message_on_its_way_over_a_bridge_that_goes_arrives(
+    bench: MqttBench, topics: _core.Exchange, size: int, is_made_again: bool
+) -> None:
+    """The broker ended when an exchange was deleted, or another parameter set, in between."""
+    queues = [bench.queue(f"q{n}", durable=False) for n in range(150)]
+    for queue in queues:
+        topics.bind(b"#", b"", queue)
+    publisher = crossing(bench)
+    bench.loop.portion_units = 1
+    publisher.socket.send(publish(b"a/b", bytes(size), qos=1, id=3))
+    publisher.link.on_readable()
+    while not any(queue.ready for queue in queues):
+        bench.events.ready.pop(0)()
+    assert not all(queue.ready for queue in queues)
+    new = _core.Exchange(_core.TOPIC, 1) if is_made_again else None
+
+    bench.exchange.set_bridge(b"amq.topic", new, bench.vhost)
+    bench.events.run()
+    publisher.link.drain()
+    bench.events.run()
+
+    assert all(queue.ready == 1 for queue in queues)
+    assert publisher.raw() == ack(PUBACK, 3)
+    assert topics.counters()["publish_in"] == 1
+    assert new is None or new.counters()["publish_in"] == 0
