@@ -340,9 +340,9 @@ cdef bint restore_packet(packets_t* t, u16 id, u8 state, u8 qos=2) except -1:
     cdef packet_t* p
     if id == 0 or packets_find(t, id) != NULL:
         return False
-    p = packets_add(t, id)
-    if p == NULL:
+    if not packets_have_room(t):
         raise MemoryError()
+    p = packets_add(t, id)
     p.state = state
     p.qos = qos
     return True

@@ -70,9 +70,9 @@ cdef bint deliver_id(mqtt_t* s, queue_t* q, const rec_t* rec, publish_t* m) noex
     return m.id != 0
 
 
-cdef int deliver_note(consumer_t* k, mqtt_t* s, queue_t* q, rec_t* rec,
-                      const publish_t* m) noexcept nogil:
-    """m is written and waits to be acknowledged. 0, or -1 out of memory."""
+cdef void deliver_note(consumer_t* k, mqtt_t* s, queue_t* q, rec_t* rec,
+                       const publish_t* m) noexcept nogil:
+    """m is written and waits to be acknowledged; there is room to note it."""
     cdef packet_t* p
     cdef returned_t* r
     if m.is_dup:
@@ -86,14 +86,11 @@ cdef int deliver_note(consumer_t* k, mqtt_t* s, queue_t* q, rec_t* rec,
         p = packets_add(&s.session.sent, m.id)
         if q == s.queue and m.qos == 1:
             session_note(s, SESSION_SENT, m.id, rec.seg, rec.pos)
-    if p == NULL:
-        return -1
     p.tag = k.chan.next_tag
     p.state = PACKET_SENT
     p.qos = m.qos
     rec.seq = m.id
     channel_push(k.chan, q, k, rec)
-    return 0
 
 
 cdef void deliver_drop(consumer_t* k, queue_t* q, const rec_t* rec) noexcept nogil:
@@ -144,7 +141,7 @@ cdef bint deliver_one(consumer_t* k, queue_t* q, rec_t* rec) noexcept nogil:
     if m.qos and not deliver_id(s, q, rec, &m):
         consumer_leave_ring(k)
         return True
-    if m.qos and not channel_has_room(k.chan, False):
+    if m.qos and not (channel_has_room(k.chan, False) and packets_have_room(&s.session.sent)):
         consumer_put_off(k)
         return True
     is_held = m.qos == 2 and session_is_kept(s)
@@ -173,9 +170,7 @@ cdef bint deliver_one(consumer_t* k, queue_t* q, rec_t* rec) noexcept nogil:
         k.chan.tally.deliver += 1
         k.unacked += 1
         k.chan.global_unacked += 1
-        if deliver_note(k, s, q, rec, &m):
-            queue_failed(q)
-            return False
+        deliver_note(k, s, q, rec, &m)
     if q.able == k:
         q.able = k.next
     return True

@@ -349,10 +349,8 @@ cdef int client_answer(link_t* l, mqtt_t* s, const publish_t* m, u32 reason) noe
         return packet_fail(
             l, reason, b"a retained message has 8 MiB at most"
             if m.is_retained and m.body_len > RETAINED_MOST else b"a message cannot be stored")
-    if m.qos == 2 and reason < 0x80:
+    if m.qos == 2 and reason < 0x80:        # client_publish has asked for room
         p = packets_add(&s.session.received, m.id)
-        if p == NULL:
-            return packet_fail(l, REASON_QUOTA, b"no memory")
         p.state = PACKET_RECEIVED
         if not session_note(s, SESSION_RECEIVED, m.id, 0, s.places):
             packets_remove(&s.session.received, p)
@@ -376,13 +374,15 @@ cdef int client_publish(link_t* l, mqtt_t* s, const publish_t* m) noexcept nogil
             return packet_fail(l, REASON_RECEIVE_MAXIMUM, b"more publishes than may be unanswered")
         if not acks_have_room(s):
             return packet_fail(l, REASON_QUOTA, b"no memory")
-        if (m.qos == 2 and s.phase == MQTT_BEGINS
-                and packets_find(&s.session.received, m.id) != NULL):
-            if session_is_kept(s):
-                c.needs_sync = True                 # it may be on its way to the disk
-            ack_note(s, PACKET_PUBREC, m.id, 0)
-            publish_count(s)
-            return WALK_DONE
+        if m.qos == 2 and s.phase == MQTT_BEGINS:
+            if packets_find(&s.session.received, m.id) != NULL:
+                if session_is_kept(s):
+                    c.needs_sync = True             # it may be on its way to the disk
+                ack_note(s, PACKET_PUBREC, m.id, 0)
+                publish_count(s)
+                return WALK_DONE
+            if not packets_have_room(&s.session.received):
+                return client_answer(l, s, m, REASON_QUOTA)
     if s.phase == MQTT_BEGINS:
         if s.checks_topics and not mqtt_has_route(l, s, m):
             rc = client_may_publish(l, s, m)

@@ -30,13 +30,12 @@ cdef bint mqtt_deliver(consumer_t* k, rec_t* rec, u64 tag) noexcept nogil:
         m.ids = ids
         m.ids_len = <u32>(varint_put(ids + 1, be32(taken + 1)) - ids)
     if m.qos:
+        if not packets_have_room(&s.session.sent) or (m.qos == 2 and not acks_have_room(s)):
+            return False
         m.id = session_next_id(s.session)
-        p = packets_add(&s.session.sent, m.id) if m.id else NULL
-        if p == NULL:
+        if m.id == 0:
             return False
-        if m.qos == 2 and not acks_have_room(s):
-            packets_remove(&s.session.sent, p)
-            return False
+        p = packets_add(&s.session.sent, m.id)
     rc = publish_write(k, rec, &m)
     if rc != WRITTEN:
         if p != NULL:

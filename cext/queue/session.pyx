@@ -31,7 +31,7 @@ cdef inline packet_t* packets_find(const packets_t* t, u16 id) noexcept nogil:
 
 
 cdef int packets_grow(packets_t* t) noexcept nogil:
-    """Have room for one more. 0, or -1 out of memory."""
+    """Have room for more. 0, or -1 out of memory."""
     cdef u32 old = t.cap, cap = t.cap * 2 if t.cap else 8, i, at
     cdef packet_t* before = t.slots
     cdef packet_t* slots = <packet_t*>calloc(cap, sizeof(packet_t))
@@ -51,13 +51,18 @@ cdef int packets_grow(packets_t* t) noexcept nogil:
 
 
 # hot
+cdef inline bint packets_have_room(packets_t* t) noexcept nogil:
+    """Whether one more id can be noted; false: out of memory. To be asked before its message goes
+    out, or is stored: neither can be taken back. Cost: 1 ns."""
+    return (t.n + 1) * 2 <= t.cap or packets_grow(t) == 0
+
+
+# hot
 cdef inline packet_t* packets_add(packets_t* t, u16 id) noexcept nogil:
-    """A new entry for an id that is not there; NULL out of memory."""
-    cdef u32 at
+    """A new entry for an id that is not there. packets_have_room was asked."""
+    cdef u32 at = packets_home(t, id)
     cdef packet_t* p
-    if (t.n + 1) * 2 > t.cap and packets_grow(t):
-        return NULL
-    at = packets_home(t, id)
+    lmq_assert((t.n + 1) * 2 <= t.cap)
     while t.slots[at & (t.cap - 1)].id:
         at += 1
     p = &t.slots[at & (t.cap - 1)]

@@ -1,38 +1,21 @@
-"""No memory to note a delivery: it is not written, and comes when there is some.
-
-Each test is a process of its own: what others have freed in this one would be memory enough.
-"""
+"""No memory to note a delivery: it is not written, and comes when there is some."""
 
 from __future__ import annotations
 
 import gc
-import os
-import resource
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.support.core import Bench, TimedEvents, publish, settle
+from tests.support.no_memory import no_memory, run
 
 N = 65_536
 """Of unsettled deliveries: the room for one more takes megabytes."""
 ACK = 80
-
-
-@contextmanager
-def no_memory() -> Iterator[None]:
-    """There is some for small things only."""
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 65536, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def full(bench: Bench) -> None:
@@ -91,11 +74,7 @@ def tag_that_needs_no_ack(bench: Bench) -> None:
 
 @pytest.mark.parametrize("what", [delivery_that_cannot_be_noted, tag_that_needs_no_ack])
 def test_without_memory_nothing_is_written(what: Callable[[Bench], None], tmp_path: Path) -> None:
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    argv = [sys.executable, __file__, what.__name__, str(tmp_path)]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60)
-
-    assert (done.returncode, done.stdout) == (0, "passed\n"), done.stderr
+    run(__file__, what.__name__, tmp_path)
 
 
 if __name__ == "__main__":
