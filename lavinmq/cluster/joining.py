@@ -27,12 +27,13 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 import orjson
 
 from lavinmq import _core
 from lavinmq.cluster.frames import Connection, PeerError, items, number, receive, send, some
+from lavinmq.files.gradual import LITTLE, Gradual, on_disk
 from lavinmq.files.snapshot import OWN, Snapshot
 from lavinmq.files.standing import Standing
 from lavinmq.integrity.guard import Guard
@@ -51,11 +52,6 @@ BYTES_AT_ONCE: Final = 256 << 20
 SAME: Final = "same"
 PATHS_AT_ONCE: Final = 1000
 PIECE: Final = 1 << 20
-SYNC_BYTES: Final = 8 << 20
-"""So much of a file is in memory alone, at most, before it is synced. More of it would have whoever
-syncs the file system wait for all of it: the leader, where it has that in common with this node."""
-LITTLE: Final = 256 << 10
-"""What is left of a file when it ends; less of it is left to the sync of all."""
 MAX_PATH: Final = 4095
 _log = log.get("lmq.cluster")
 NOT_SENT: Final = OWN | {"schema_version"}
@@ -71,9 +67,11 @@ class SyncFailed(OSError):
 
 @contextmanager
 def staging() -> Iterator[None]:
-    """What is done in the stage. Raises: StageFailed."""
+    """What is done in the stage. Raises: StageFailed; SyncFailed, as it is."""
     try:
         yield
+    except SyncFailed:
+        raise
     except OSError as error:
         raise StageFailed(error.errno, error.strerror) from None
 
@@ -85,7 +83,7 @@ class _Staging:
     def __init__(self, path: str) -> None:
         with staging():
             self._file = open(path, "xb")  # noqa: SIM115 - closed by `__exit__`
-        self._unsynced = 0
+        self._gradual = Gradual(self._file, _sync_file)
 
     def __enter__(self) -> _Staging:
         return self
@@ -97,28 +95,18 @@ class _Staging:
     def write(self, data: bytes) -> None:
         """Write what comes next."""
         with staging():
-            self._file.write(data)
-        self._unsynced += len(data)
-        if self._unsynced >= SYNC_BYTES:
-            self.sync()
+            self._gradual.write(data)
 
     def end(self) -> None:
         """All of it has come."""
-        if self._unsynced >= LITTLE:
-            self.sync()
-
-    def sync(self) -> None:
-        """Have what has come on disk."""
         with staging():
-            self._file.flush()
-        _sync_file(self._file)
-        self._unsynced = 0
+            self._gradual.end()
 
 
-def _sync_file(file: IO[bytes]) -> None:
-    """Have on disk what the system knows of a file. Raises: SyncFailed."""
+def _sync_file(file: BinaryIO) -> None:
+    """As `on_disk`. Raises: SyncFailed."""
     try:
-        os.fdatasync(file.fileno())
+        on_disk(file)
     except OSError as error:
         raise SyncFailed(error.errno, error.strerror, file.name) from None
 

@@ -3,7 +3,7 @@
 A backup is a folder: `data/`, which is a data directory, `files.txt` with a hash of each file, and
 `backup.json`, which is written last. Files that have not changed since the last backup in the same
 directory are links to that one's. Or it is one tar file with the same in it, or with what has
-changed since another backup. Source: docs/backup.md.
+changed since another backup. Root writes as the owner of the directory. Source: docs/backup.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -34,10 +34,12 @@ from lavinmq.cli.ctl.backup_book import (
     shown,
     written,
 )
-from lavinmq.cli.ctl.backup_tar import Gradual, base_of, pack, unpack
+from lavinmq.cli.ctl.backup_tar import base_of, pack, unpack
 from lavinmq.cli.ctl.errors import CtlError, UsageError
+from lavinmq.cli.ctl.owner import own_rights, rights_of_owner
 from lavinmq.cli.ctl.session import Session
 from lavinmq.files.backup_names import BOOK, DATA, LAST
+from lavinmq.files.gradual import Gradual
 
 NAME: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z")
 MOST_ODD: Final = 20
@@ -60,7 +62,7 @@ def backup(session: Session) -> None:
         raise UsageError("Invalid value of --keep: at least 1 is kept")
     if place == "-":
         raise UsageError("Only with --archive a backup goes to the standard output")
-    with _file_errors():
+    with _file_errors(), _rights_in(Path(place)):
         made, facts = _folder(session, Path(place))
         _check_sound(str(made), facts)  # else no older one is removed
         if keep is not None:
@@ -99,8 +101,16 @@ def finished(directory: Path) -> list[Path]:
         return []
     return sorted(
         each for each in directory.iterdir()
-        if NAME.fullmatch(each.name) and (each / LAST).is_file()
+        if NAME.fullmatch(each.name) and _is_whole(each)
     )  # fmt: skip
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a backup has come to its end; one that may not be looked at is said to be."""
+    try:
+        return (folder / LAST).is_file()
+    except PermissionError:
+        return True
 
 
 def differences(folder: Path, book: dict[str, Entry]) -> Iterator[tuple[str, str]]:
@@ -235,7 +245,7 @@ def _archive(session: Session, place: str, base: Base | None) -> None:
     if not place or os.path.lexists(place):
         raise CtlError(f"{place!r} is there already" if place else "The archive needs a name")
     partial = Path(place + PARTIAL)
-    with _file_errors():
+    with _file_errors(), _rights_in(partial.absolute().parent):
         fd = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with open(fd, "wb") as file:
             try:
@@ -275,12 +285,26 @@ def _into(session: Session, file: BinaryIO, base: Base | None) -> dict[str, Any]
         return pack(stream, Gradual(file).write, base)
 
 
-def _answer(session: Session, base: Base | None) -> Any:
-    """What the broker sends to who has a backup."""
-    from lavinmq.cli.ctl.api import path_of
-
+@contextmanager
+def _answer(session: Session, base: Base | None) -> Iterator[BinaryIO]:
+    """What the broker sends to who has a backup. It knows root, not who owns the directory."""
     known = b"" if base is None else asked(base.book)
-    return session.api.download(path_of("backup"), known)
+    with ExitStack() as stack:
+        with own_rights():
+            from lavinmq.cli.ctl.api import path_of
+
+            stream = stack.enter_context(session.api.download(path_of("backup"), known))
+        yield stream
+
+
+@contextmanager
+def _rights_in(directory: Path) -> Iterator[None]:
+    """Root writes as the owner of a directory, who may put links into it. Raises: OSError."""
+    # Loaded before: the owner may not be let into the directory of an interpreter.
+    import lavinmq._core  # noqa: F401
+
+    with rights_of_owner(directory):
+        yield
 
 
 class _file_errors:

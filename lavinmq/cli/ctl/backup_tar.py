@@ -15,7 +15,7 @@ import shutil
 import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Final, Self
+from typing import IO, Any, Final, Self
 
 from lavinmq.cli.ctl.backup_book import (
     NO_SENSE,
@@ -32,17 +32,13 @@ from lavinmq.cli.ctl.backup_book import (
 )
 from lavinmq.cli.ctl.errors import CtlError
 from lavinmq.files.backup_names import BOOK, DATA, DIGEST, FROM, IDENTITY, KNOWN, LAST, SINCE
+from lavinmq.files.gradual import Gradual
 
 PIECE_BYTES: Final = 256 << 10
 BLOCK: Final = 512
 MOST_HEADER: Final = 64 << 10
 """Of the headers in front of a file, which are read at once: a path has 4096 bytes."""
 MOST_BOOK: Final = 1 << 30
-SYNC_BYTES: Final = 8 << 20
-"""So much is in memory alone, at most, before it is synced. More of it would have whoever syncs the
-file system wait for all of it: the broker, where that is the same one."""
-LITTLE: Final = 256 << 10
-"""What is left of a file when it ends; less of it is left to the sync of all."""
 NOT_WHOLE: Final = "The backup is not whole (the log of its broker may say why)"
 HEADERS: Final = frozenset(
     [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME,
@@ -60,31 +56,6 @@ class _Info(tarfile.TarInfo):
         if info.type in HEADERS and info.size > MOST_HEADER:
             raise CtlError(f"The archive has a header of {info.size} bytes")
         return info
-
-
-class Gradual:
-    """Writes to a file, and has it on disk as it goes."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._unsynced = 0
-
-    def write(self, data: bytes) -> None:
-        """Write what comes next. Raises: OSError."""
-        self._file.write(data)
-        self._unsynced += len(data)
-        if self._unsynced >= SYNC_BYTES:
-            self._sync()
-
-    def end(self) -> None:
-        """All of it has come. Raises: OSError."""
-        if self._unsynced >= LITTLE:
-            self._sync()
-
-    def _sync(self) -> None:
-        self._file.flush()
-        os.fdatasync(self._file.fileno())
-        self._unsynced = 0
 
 
 class _Reading:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
@@ -154,6 +156,82 @@ def test_a_backup_that_is_for_root_alone_becomes_files_of_the_broker(
     assert process.returncode == 0, said
     assert (data_dir / "second").read_bytes() == b"2"
     assert owners(data_dir) == {(BROKER, BROKER)}
+
+
+class Answer(io.BytesIO):
+    """What a broker sends; in the midst of it the owner of the directory does something."""
+
+    def __init__(self, content: bytes, at: int, do: Callable[[], object]) -> None:
+        super().__init__(content)
+        self._at, self._do = at, do
+
+    def read(self, n: int | None = -1, /) -> bytes:
+        """Some of it."""
+        if self.tell() >= self._at:
+            self._at = 1 << 62
+            with own_rights():
+                assert as_user(BROKER, self._do) == 0
+        return super().read(n)
+
+
+@pytest.mark.parametrize("kind", ["folder", "archive"])
+def test_a_backup_is_no_way_to_a_directory_of_root(
+    place: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch, kind: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Whose directory it is, puts a link where root is writing."""
+    victim = place / "of-root"
+    victim.mkdir(mode=0o755)
+    below = data_dir / "below"
+    assert as_user(BROKER, below.mkdir) == 0
+    first, second = archive()
+
+    def put_a_link_in_its_place() -> None:
+        if kind == "archive":
+            below.rename(data_dir / "moved")
+            below.symlink_to(victim)
+            return
+        (folder,) = below.glob("*.partial")
+        folder.rename(below / "moved")
+        folder.mkdir()
+        (folder / "data").symlink_to(victim)
+
+    @contextmanager
+    def download(*_: object) -> Iterator[Answer]:
+        assert os.geteuid() == 0, "the broker knows root"
+        yield Answer(first + second, len(LARGE) // 2, put_a_link_in_its_place)
+
+    monkeypatch.setattr(api.Api, "download", download)
+    target = [str(below)] if kind == "folder" else ["--archive", str(below / "tar")]
+
+    assert ctl.main(["--uri", "http://127.0.0.1:1", "backup", *target]) == 1
+
+    assert capsys.readouterr().err.startswith("Error: /")
+    assert list(victim.iterdir()) == []
+    assert owners(data_dir) == {(BROKER, BROKER)}
+    assert os.geteuid() == 0
+
+
+def test_a_backup_into_the_directory_of_a_user_is_that_users(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where root has made one before, which its owner may not read: nothing is built on it."""
+    before = data_dir / "20200101T000000Z"
+    before.mkdir(mode=0o700)
+    (before / "backup.json").write_text("{}")
+
+    @contextmanager
+    def download(*_: object) -> Iterator[io.BytesIO]:
+        yield io.BytesIO(b"".join(archive()))
+
+    monkeypatch.setattr(api.Api, "download", download)
+
+    assert ctl.main(["--uri", "http://127.0.0.1:1", "backup", str(data_dir)]) == 0
+
+    assert "20200101T000000Z is not built upon" in capsys.readouterr().err
+    (made,) = [each for each in data_dir.iterdir() if each != before]
+    assert (made / "data/second").read_bytes() == b"2"
+    assert owners(made) == {(BROKER, BROKER)}
 
 
 def test_definitions_are_read_with_the_rights_of_the_owner(place: Path, data_dir: Path) -> None:

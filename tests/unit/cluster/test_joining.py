@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from lavinmq.cluster import frames, joining
 from lavinmq.cluster.frames import Connection, PeerError
 from lavinmq.cluster.joining import Copy, StageFailed, SyncFailed
+from lavinmq.files import gradual
 from lavinmq.files.snapshot import Snapshot
 from lavinmq.files.standing import Standing
 from lavinmq.integrity.keeper import Integrity, Lock
@@ -124,7 +125,7 @@ def test_little_of_what_comes_is_in_memory_alone(
     base = os.urandom(1 << 20)
     make(leader, {"large": 6 * base, "grown": base + 3 * base, **{f"{n}": base for n in range(4)}})
     make(follower, {"grown": base})
-    monkeypatch.setattr(joining, "SYNC_BYTES", 2 << 20)
+    monkeypatch.setattr(gradual, "SYNC_BYTES", 2 << 20)
     synced = {each.stat().st_ino: each.stat().st_size for each in follower.iterdir()}
     unsynced = []
 

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 from lavinmq.cli.ctl.backup import backup, finished
 from lavinmq.cli.ctl.backup_book import Base, Entry
-from lavinmq.cli.ctl.backup_tar import PIECE_BYTES, Gradual, pack, unpack
+from lavinmq.cli.ctl.backup_tar import PIECE_BYTES, pack, unpack
 from lavinmq.cli.ctl.errors import CtlError
 from lavinmq.files.backup_names import IDENTITY, KNOWN
+from lavinmq.files.gradual import Gradual
 
 
 def entry(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE, **more: str) -> bytes:
