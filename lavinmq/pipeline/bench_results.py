@@ -198,8 +198,8 @@ def summary(values: DataFrame) -> DataFrame:
 
 
 def failures(values: DataFrame) -> DataFrame:
-    """Return the repetitions that failed: run, row, broker and the text of the error."""
-    return values.where("error IS NOT NULL").select("run", "row", "broker", "error")
+    """Return the repetitions that failed: run, date, row, broker and the text of the error."""
+    return values.where("error IS NOT NULL").select("run", "date", "row", "broker", "error")
 
 
 def compare(summarised: DataFrame, how: Comparison) -> DataFrame:
@@ -235,7 +235,11 @@ def compare(summarised: DataFrame, how: Comparison) -> DataFrame:
     beyond = f.when(apart, "").otherwise("noise")
     verdict = (
         # A rate of zero is of a row that does not publish, or not consume: no ratio, no verdict.
-        f.when((f.col("better") == "") | (f.col("p50") <= 0) | (f.col("base.p50") <= 0), "shown")
+        # One that has become zero is worse than any ratio.
+        f.when(
+            (f.col("better") == "more") & (f.col("p50") <= 0) & (f.col("base.p50") > 0),
+            f.when(apart, "regression").otherwise(beyond),
+        ).when((f.col("better") == "") | (f.col("p50") <= 0) | (f.col("base.p50") <= 0), "shown")
         .when(f.col("base").isNull(), "new")
         .when(worse > how.threshold, f.when(apart, "regression").otherwise(beyond))
         .when(worse < 1 / (1 + how.threshold) - 1, f.when(apart, "better").otherwise(beyond))

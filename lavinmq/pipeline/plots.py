@@ -106,8 +106,25 @@ def _plain(text: str, length: int) -> str:
 
 def save_png(figure: Figure, path: Path) -> None:
     """Write a figure as PNG. Raises: OSError."""
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=110)
+    _save(path, image.getvalue())
+
+
+def _save(path: Path, content: bytes) -> None:
+    """Write a file: at any time the old one is there as a whole, or the new. Raises: OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, format="png", dpi=110)
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)  # a pipe, such as /dev/stdout
+        return
+    path = path.resolve()
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        draft.write_bytes(content)
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
 
 
 def svg(figure: Figure) -> str:
@@ -185,8 +202,7 @@ class Page:
 
     def save(self, path: Path) -> None:
         """Write the page. Raises: OSError."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.html(), encoding="utf-8")
+        _save(path, self.html().encode("utf-8", "replace"))
 
 
 def align(

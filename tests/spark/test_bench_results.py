@@ -10,8 +10,9 @@ import pytest
 
 from lavinmq.pipeline import bench_results
 from lavinmq.pipeline.bench_results import Comparison
-from lavinmq.pipeline.errors import PipelineError
+from lavinmq.pipeline.errors import FAILED, PipelineError
 from lavinmq.pipeline.jobs.bench_report import find_files
+from tests.spark.jobs import run_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -67,6 +68,20 @@ def test_percentiles_are_those_of_the_repetitions(spark: SparkSession, tmp_path:
     assert found.p90 == pytest.approx(3.6) and found.p99 == pytest.approx(3.96)
 
 
+def test_a_gate_does_not_pass_what_was_not_compared(spark: SparkSession, tmp_path: Path) -> None:
+    paths = [
+        save(tmp_path / "old.json", "2026-01-01", {"r": {"ours": cpu(1.0)}}),
+        save(tmp_path / "new.json", "2026-01-02", {"r": {"ours": [{"error": "no answer"}]}}),
+    ]
+
+    found = run_job(spark, "bench-report", *paths, "--fail-on-regression")
+
+    assert (found.status, found.values["regressions"]) == (FAILED, 0)
+    assert found.values["lost"] == [{"run": "new", "row": "r", "broker": "ours"}]
+    with pytest.raises(PipelineError, match="no figure is named by --rows"):
+        run_job(spark, "bench-report", *paths, "--rows", "R")
+
+
 @pytest.mark.nightly
 def test_a_failed_repetition_is_kept_apart(spark: SparkSession, tmp_path: Path) -> None:
     rows = {"r": {"ours": [*cpu(1.0), {"error": "no answer"}]}}
@@ -92,6 +107,7 @@ def test_each_way_of_getting_worse_has_its_verdict(spark: SparkSession, tmp_path
         "noisy": repetitions("latency_p99_ms", 1.0, 9.0),
         "counted": repetitions("published", 1.0, 1.1),
         "silent": repetitions("consume_per_s", 0, 0),
+        "stopped": repetitions("consume_per_s", 100, 110),
     }
     new = {
         "slower": repetitions("publish_per_s", 60, 70),
@@ -102,6 +118,7 @@ def test_each_way_of_getting_worse_has_its_verdict(spark: SparkSession, tmp_path
         "noisy": repetitions("latency_p99_ms", 7.0, 8.0),
         "counted": repetitions("published", 9.0, 9.1),
         "silent": repetitions("consume_per_s", 0, 0),
+        "stopped": repetitions("consume_per_s", 0, 0),
         "born": repetitions("rss_mib", 5.0),
     }
     paths = [
@@ -120,6 +137,7 @@ def test_each_way_of_getting_worse_has_its_verdict(spark: SparkSession, tmp_path
         "noisy": "noise",
         "counted": "shown",
         "silent": "shown",
+        "stopped": "regression",
         "born": "new",
     }
     worse = {row.row: row.worse_by for row in compared.collect()}

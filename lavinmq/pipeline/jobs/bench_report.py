@@ -106,12 +106,15 @@ def run(run: Run) -> Result:
             raise PipelineError(f"{option} {name}: not among {', '.join(known)}")
     compared = [each.asDict() for each in bench_results.compare(summary, how).collect()]
     compared = select(compared, options)
+    if not compared and {options.rows, options.brokers, options.figures} != {"*"}:
+        raise PipelineError("no figure is named by --rows, --brokers and --figures together")
     failures = [each.asDict() for each in bench_results.failures(values).collect()]
     history = [each.asDict() for each in summary.where("better != ''").collect()]
     if options.html or options.plot:
         run.progress.note("drawing")
         draw(compared, select(history, options), failures, how, options)
     regressions = sum(each["verdict"] == "regression" for each in compared)
+    missing = lost(failures, compared, how, options)
     return Result(
         values={
             "runs": runs,
@@ -119,10 +122,34 @@ def run(run: Run) -> Result:
             "regressions": regressions,
             "figures": compared,
             "failures": failures,
+            "lost": missing,
         },
         text=text(compared, failures, how, is_all=options.all),
-        status=FAILED if regressions and options.fail_on_regression else DONE,
+        status=FAILED if (regressions or missing) and options.fail_on_regression else DONE,
     )
+
+
+def lost(
+    failures: Sequence[dict[str, Any]], compared: Sequence[dict[str, Any]], how: Comparison,
+    options: argparse.Namespace,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Return run, row and broker of what is to be judged and has no figure, for all of it failed:
+    what is compared instead is of an older run, or nothing."""
+    newest: dict[tuple[str, str], tuple[str, str]] = {}
+    for each in compared:
+        key, run = (each["row"], each["broker"]), (each["date"] or "", each["run"])
+        newest[key] = max(newest.get(key, run), run)
+    found = {}
+    for each in failures:
+        key, run = (each["row"], each["broker"]), (each["date"] or "", each["run"])
+        is_wanted = all(
+            any(fnmatchcase(name, one) for one in globs.split(","))
+            for name, globs in zip(key, (options.rows, options.brokers), strict=True)
+        )
+        is_later = key not in newest or run > newest[key]
+        if is_wanted and is_later and how.run in (None, each["run"]):
+            found[(*key, each["run"])] = {name: each[name] for name in ("run", "row", "broker")}
+    return list(found.values())
 
 
 def names(summary: DataFrame, column: str) -> list[str]:

@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from lavinmq import __version__
-from lavinmq.pipeline.arguments import Parser, add_broker, broker_options
+from lavinmq.pipeline.arguments import Parser, add_broker, broker_options, check
 from lavinmq.pipeline.errors import DONE, FAILED
 from lavinmq.pipeline.failures import explain
 from lavinmq.pipeline.job import Job, Result, Run
@@ -40,6 +40,7 @@ def configure(parser: Parser) -> None:
 def run(run: Run) -> Result:
     """Try everything."""
     options = run.options
+    check({"--queue needs --url": bool(options.queue) and not options.url})
     found: dict[str, Any] = {"driver": installed()}
     problems = [f"driver: {text}" for text in lacking(found["driver"])]
     parts: list[tuple[str, Callable[[], Any]]] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from lavinmq.pipeline.bench_results import Comparison
 from lavinmq.pipeline.cli import main
 from lavinmq.pipeline.errors import PipelineError
 from lavinmq.pipeline.jobs import bench_report
+from tests.support.little_disk import files_of_at_most
 
 
 def figure(row: str, metric: str, verdict: str, worse_by: float | None, **more: Any) -> Any:
@@ -161,6 +163,52 @@ def test_a_page_stands_alone_and_shows_names_as_text(tmp_path: Path) -> None:
     assert links.loads == []
     assert "script" not in links.tags and links.tags.count("svg") == 2
     assert "default-src 'none'" in text
+
+
+@pytest.mark.parametrize("kind", ["page", "picture"])
+def test_a_disk_that_is_full_leaves_the_report_of_before(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "report"
+    path.write_text("before")
+
+    with files_of_at_most(100), pytest.raises(OSError, match="File too large"):
+        if kind == "page":
+            plots.Page("after").save(path)
+        else:
+            plots.save_png(plots.bars("t", [("a", 1.0)], "%"), path)
+
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("report", "before")]
+
+
+def test_a_page_may_go_into_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reading = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+
+    plots.Page("title").save(tmp_path / "pipe")
+
+    assert os.read(reading, 9) == b"<!doctype"
+    os.close(reading)
+
+
+@pytest.mark.parametrize(
+    ("failed", "globs", "how", "found"),
+    [
+        (("newer", "2026-02-02", "a"), wanted(), Comparison(), ["newer"]),
+        (("newer", "2026-02-02", "a"), wanted("b"), Comparison(), []),
+        (("newer", "2026-02-02", "a"), wanted(), Comparison(run="new"), []),
+        (("older", "2026-01-01", "a"), wanted(), Comparison(), []),
+        (("new", "2026-02-01", "a"), wanted(), Comparison(), []),
+        (("new", "2026-02-01", "other"), wanted(), Comparison(run="new"), ["new"]),
+    ],
+)
+def test_what_failed_as_a_whole_is_told_from_what_failed_once(
+    failed: tuple[str, str, str], globs: argparse.Namespace, how: Comparison, found: list[str]
+) -> None:
+    run, date, row = failed
+    failure = {"run": run, "date": date, "row": row, "broker": "ours", "error": "no answer"}
+
+    lost = bench_report.lost([failure] * 2, [figure("a", "x", "same", 0.0)], how, globs)
+
+    assert [each["run"] for each in lost] == found
 
 
 def test_equal_figures_give_equal_text() -> None:

@@ -238,6 +238,16 @@ def test_options_of_the_broker_become_those_of_the_format(
     }
 
 
+def test_check_does_not_pass_over_a_queue_that_it_cannot_ask_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(arguments.URL_VARIABLE, raising=False)
+
+    assert cli.main(["check", "--no-spark", "--queue", "a"]) == 2
+
+    assert "--queue needs --url" in capsys.readouterr().err
+
+
 def test_a_shortened_option_is_not_guessed() -> None:
     with pytest.raises(UsageError, match="--check"):
         job_parser(find_jobs()["replay"]).parse_args(["a", "--check", "x"])
