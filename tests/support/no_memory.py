@@ -1,5 +1,6 @@
-"""Tests of what happens without memory, each in a process of its own: what others have freed in this
-one would be memory enough.
+"""Tests of what happens without memory, each in a process of its own.
+
+What others have freed in this one would be memory enough.
 
 A file of such tests hands `run` the name of a function; the process that it starts is the file as a
 program, which calls `main`.

@@ -1,4 +1,4 @@
-"""No memory to note a packet id: the one message is refused, or comes later; nothing else suffers."""
+"""No memory to note a packet id: that message is refused, or comes later; nothing else suffers."""
 
 from __future__ import annotations
 
