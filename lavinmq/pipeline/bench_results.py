@@ -239,7 +239,8 @@ def compare(summarised: DataFrame, how: Comparison) -> DataFrame:
         f.when(
             (f.col("better") == "more") & (f.col("p50") <= 0) & (f.col("base.p50") > 0),
             f.when(apart, "regression").otherwise(beyond),
-        ).when((f.col("better") == "") | (f.col("p50") <= 0) | (f.col("base.p50") <= 0), "shown")
+        )
+        .when((f.col("better") == "") | (f.col("p50") <= 0) | (f.col("base.p50") <= 0), "shown")
         .when(f.col("base").isNull(), "new")
         .when(worse > how.threshold, f.when(apart, "regression").otherwise(beyond))
         .when(worse < 1 / (1 + how.threshold) - 1, f.when(apart, "better").otherwise(beyond))

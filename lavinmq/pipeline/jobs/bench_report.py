@@ -114,7 +114,7 @@ def run(run: Run) -> Result:
         run.progress.note("drawing")
         draw(compared, select(history, options), failures, how, options)
     regressions = sum(each["verdict"] == "regression" for each in compared)
-    missing = lost(failures, compared, how, options)
+    missing = lost(failures, history, how, options)
     return Result(
         values={
             "runs": runs,
@@ -130,15 +130,19 @@ def run(run: Run) -> Result:
 
 
 def lost(
-    failures: Sequence[dict[str, Any]], compared: Sequence[dict[str, Any]], how: Comparison,
+    failures: Sequence[dict[str, Any]],
+    figures: Sequence[dict[str, Any]],
+    how: Comparison,
     options: argparse.Namespace,
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[dict[str, Any]]:
     """Return run, row and broker of what is to be judged and has no figure, for all of it failed:
     what is compared instead is of an older run, or nothing."""
     newest: dict[tuple[str, str], tuple[str, str]] = {}
-    for each in compared:
+    there = set()
+    for each in figures:
         key, run = (each["row"], each["broker"]), (each["date"] or "", each["run"])
         newest[key] = max(newest.get(key, run), run)
+        there.add((*key, each["run"]))
     found = {}
     for each in failures:
         key, run = (each["row"], each["broker"]), (each["date"] or "", each["run"])
@@ -146,8 +150,8 @@ def lost(
             any(fnmatchcase(name, one) for one in globs.split(","))
             for name, globs in zip(key, (options.rows, options.brokers), strict=True)
         )
-        is_later = key not in newest or run > newest[key]
-        if is_wanted and is_later and how.run in (None, each["run"]):
+        is_judged = each["run"] == how.run if how.run else run >= newest.get(key, run)
+        if is_wanted and is_judged and (*key, each["run"]) not in there:
             found[(*key, each["run"])] = {name: each[name] for name in ("run", "row", "broker")}
     return list(found.values())
 

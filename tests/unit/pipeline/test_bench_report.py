@@ -196,6 +196,7 @@ def test_a_page_may_go_into_a_pipe(tmp_path: Path) -> None:
         (("newer", "2026-02-02", "a"), wanted("b"), Comparison(), []),
         (("newer", "2026-02-02", "a"), wanted(), Comparison(run="new"), []),
         (("older", "2026-01-01", "a"), wanted(), Comparison(), []),
+        (("older", "2026-01-01", "a"), wanted(), Comparison(run="older"), ["older"]),
         (("new", "2026-02-01", "a"), wanted(), Comparison(), []),
         (("new", "2026-02-01", "other"), wanted(), Comparison(run="new"), ["new"]),
     ],
