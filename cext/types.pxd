@@ -606,6 +606,7 @@ cdef struct rstore_t:         # the retained messages of a virtual host
     u32 n                       # messages
     u32 n_nodes                 # and those that are staged to go
     rtree_t* root               # NULL = empty
+    rtree_t* recent             # the leaf in which the next topic is looked for first, NULL = none
     u64 version                 # moves with each change of the tree
     u32 n_puts                  # so far; it may go round
     u64 seed                    # of the hash

@@ -478,7 +478,7 @@ cdef void retained_free(rstore_t* rs) noexcept nogil:
     g.n_segments = ((rs.cap_lines - 1) >> SEGMENT_SHIFT) + 1
     rgone_level(g, rs.root)
     rs.lines = NULL
-    rs.root = NULL
+    rs.root = rs.recent = NULL
     if g != &whole:
         loop_add_job(loop, &g.job)
     else:

@@ -119,6 +119,27 @@ cdef int tree_prepare(rtree_t** path, u32 height, rtree_t** fresh) noexcept nogi
     return <int>n
 
 
+cdef bint tree_add_near(const rstore_t* rs, rmsg_t* msg, u32* at) noexcept nogil:
+    """Whether a message whose topic is not there comes into the leaf that got the last one, which
+    has room, and not as its first; then *at is its place. Topics often come in their order, and the
+    way from the root is six comparisons for each level."""
+    cdef const rtree_t* leaf = rs.recent
+    cdef const u8* topic = msg.topic
+    cdef u32 n = msg.topic_len
+    cdef rmsg_t* key
+    if leaf == NULL or leaf.n == TREE_ORDER:
+        return False
+    key = leaf.keys[leaf.n - 1]
+    at[0] = leaf.n
+    if topic_order(key.topic, key.topic_len, topic, n) > 0:
+        at[0] = tree_place(leaf, topic, n)
+        return at[0] != 0
+    if leaf.next == NULL:
+        return True
+    key = leaf.next.keys[0]
+    return topic_order(key.topic, key.topic_len, topic, n) > 0
+
+
 cdef int tree_add(rstore_t* rs, rmsg_t* msg) noexcept nogil:
     """Add a message whose topic is not there. 0, or -1 out of memory."""
     cdef rtree_t* path[TREE_HEIGHT]
@@ -129,6 +150,10 @@ cdef int tree_add(rstore_t* rs, rmsg_t* msg) noexcept nogil:
     cdef rmsg_t* key = msg
     cdef u32 level, height, i
     cdef int n_fresh
+    if tree_add_near(rs, msg, &i):
+        rs.version += 1
+        tree_put(rs.recent, i, msg, NULL)
+        return 0
     if node == NULL:
         node = rs.root = tree_make(0)
         if node == NULL:
@@ -149,6 +174,7 @@ cdef int tree_add(rstore_t* rs, rmsg_t* msg) noexcept nogil:
     if n_fresh < 0:
         return -1
     rs.version += 1
+    rs.recent = fresh[0] if n_fresh else path[0]
     for level in range(height + 1):
         node = path[level]
         i = places[level] if level == 0 else places[level] + 1
@@ -193,6 +219,8 @@ cdef void tree_drop(rstore_t* rs, rtree_t* node) noexcept nogil:
     if node.next != NULL:
         node.next.prev = node.prev
     rs.bytes -= tree_node_size(node.height)
+    if rs.recent == node:
+        rs.recent = NULL
     lmq_poison(node, tree_node_size(node.height))
     free(node)
 

@@ -320,3 +320,17 @@ def test_a_packet_that_is_kept_whole_for_very_many_turns_is_walked_and_not_read(
 
     assert all(len(reader.bodies()) == 1 for reader in readers)
     assert publisher.raw() == ack(PUBACK, 3)
+
+
+def test_what_is_no_topic_is_found_wherever_it_stands(bench: MqttBench) -> None:
+    """3.1.1 [MQTT-1.5.3-2], [MQTT-3.3.2-2]: a topic is looked at in words of eight bytes, and what
+    is left of it byte by byte."""
+    for n in range(1, 26):
+        for at in range(n):
+            for character in (b"+", b"#", b"\0", b"\x80", b"\xff", b"\xed\xa0\x80"):
+                topic = b"a" * at + character + b"b" * (n - at)
+                with pytest.raises(ValueError, match="no topic"):
+                    _core.mqtt_publish(bench.loop, bench.exchange, topic, b"", 0, False)
+            for character in (b"*", b"\x01", b"\x7f", b"/", b"\xc3\xa4", b"\xf0\x9f\x8c\xa1"):
+                topic = b"a" * at + character + b"b" * (n - at)
+                _core.mqtt_publish(bench.loop, bench.exchange, topic, b"", 0, False)

@@ -310,6 +310,25 @@ def test_random_topics_by_the_thousand(home: Home) -> None:
     assert home.store.memory < 200_000
 
 
+def test_topics_that_come_in_runs_stand_in_their_order(home: Home) -> None:
+    """A topic is looked for in the leaf of the one before first: behind it, before it, in it."""
+    chance = random.Random(7)
+    model: dict[bytes, bytes] = {}
+    for run in range(150):
+        start, step = chance.randrange(3000), chance.choice((-1, 1, 1, 2))
+        for number in range(start, start + step * 40, step):
+            topic = b"%05d" % abs(number)
+            put(home, topic, b"%d" % run)
+            model[topic] = b"%d" % run
+        for topic in chance.sample(sorted(model), 30):
+            assert home.store.remove(topic)
+            del model[topic]
+        home.loop.tick()
+
+    assert [each[0] for each in home.found(b"+")] == sorted(model)
+    assert home.payloads() == model
+
+
 def test_cleaning_gives_the_bytes_back(tmp_path: Path) -> None:
     home = Home(tmp_path / "vhost", 1 << 20)
     put(home, b"kept", b"x" * 1000)
