@@ -100,7 +100,7 @@ $(COMPILED): FORCE
 endif
 
 .PHONY: build run test test-needs nightly binary test-binary compare-binaries crash fuzz dev lint fmt bench bench-spark
-.PHONY: bench-all bench-hostile chaos simulate soak soak-client trial
+.PHONY: bench-all bench-hostile chaos simulate soak soak-client soak-mqtt trial
 .PHONY: screenshots test-client interpreter
 .PHONY: install deb rpm image sign-image wheel sbom repo keyring source publish reproduce test-packages lock clean help FORCE
 .PHONY: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs lint-pages vendor
@@ -291,6 +291,9 @@ soak: build  ## an hour of mixed load with disconnects; ARGS="--minutes 5" for l
 
 soak-client: build  ## an hour of the client over a network that is cut; ARGS="--minutes 5" for less
 	$(IN_VENV) perf/client_soak.py $(ARGS)
+
+soak-mqtt: build  ## forty minutes of 10 000 MQTT clients that come back; ARGS="--minutes 5" for less
+	$(IN_VENV) perf/mqtt_soak.py $(ARGS)
 
 lock:  ## refresh requirements.lock to the newest versions pyproject.toml allows
 	rm -rf build/lock

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from perf import client_soak, soak
+from perf import client_soak, mqtt_soak, soak
 from perf.soak_ledger import VOID, Ledger, Message, Numbers, body_of, message_of
 from tests.support.nursery import broker_command
 
@@ -154,3 +154,54 @@ def test_the_books_of_the_client_notice() -> None:
     for number in (0, 2):
         books.end(SimpleNamespace(body=b"%d" % number))  # type: ignore[arg-type]
     assert books.failures == ["confirm: 2 was confirmed, where 1 was to be"]
+
+
+# ---- of MQTT
+
+
+@pytest.mark.nightly
+def test_a_short_soak_of_mqtt_finds_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "soak.json"
+    command = shlex.join([
+        *broker_command(), "-D", "{data}", "--bind", "127.0.0.1",
+        "--control-unix-path", "{data}.sock",
+    ])  # fmt: skip
+    options = ["--minutes", "0.05", "--clients", "60", "--stay", "0.5", "--out", str(out)]
+
+    code = mqtt_soak.main([*options, "--data-dir", str(tmp_path), "--broker-command", command])
+
+    result = json.loads(out.read_text())
+    assert (code, result["failures"]) == (0, [])
+    assert result["connects"] > 120
+    assert result["acknowledged"] > 0
+    assert result["heard"] >= result["acknowledged"]
+
+
+def test_the_books_of_mqtt_notice() -> None:
+    books = mqtt_soak.Books()
+    once, often, unknown = (books.publish(receiver=5, qos=qos) for qos in (2, 1, 2))
+    books.acknowledge(once)
+    books.acknowledge(often)
+    assert books.missing() == [once, often]
+
+    for number in (once, often, often):
+        books.hear(5, number)
+    assert (books.missing(), books.failures) == ([], [])
+
+    books.hear(5, once)
+    books.hear(6, unknown)
+    books.hear(5, 3)
+    assert books.failures == [
+        "client 5 got message 0 twice, with QoS 2",
+        "client 6 got message 2, which is not for it",
+        "client 5 got message 3, which is not for it",
+    ]
+
+
+def test_memory_that_grows_to_the_end_is_noticed() -> None:
+    def growth(*mib: float) -> float:
+        return mqtt_soak.growth_mib([{"anon_mib": each} for each in mib])
+
+    assert growth(20, 60, 90, 100, 100, 100, 100, 100) == 0
+    assert growth(20, 60, 70, 80, 90, 100, 110, 120) == 20
+    assert growth(100) == 0
