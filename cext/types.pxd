@@ -921,6 +921,8 @@ cdef struct tracks_t:           # the tags of a stream and their file
     track_t* oldest
     track_t* newest
     track_t* dirty
+    track_t* next               # to be looked at for whether its message is gone, NULL = none
+    i64 dropped                 # offsets below it are forgotten, once all were looked at
     u32 n_readers
     u64 size                    # bytes of the file that are entries
     u64 capacity                # bytes at which it is due to be rewritten

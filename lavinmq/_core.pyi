@@ -953,7 +953,8 @@ class Queue:
     def set_stream_limits(
         self, *, max_length: int = ..., max_bytes: int = ..., max_age_ms: int = -1
     ) -> None:
-        """Replace what a stream keeps, and remove the oldest segments that are beyond it.
+        """Replace what a stream keeps, and remove the oldest segments that are beyond it: some at
+        once, others in the next turns of the loop.
 
         Args: max_length: messages; max_bytes: of their records; max_age_ms: -1 = none. Raises:
             TypeError when it is no stream.

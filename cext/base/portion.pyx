@@ -47,6 +47,11 @@ cdef inline bint loop_spent(loop_t* loop, u32 units) noexcept nogil:
     return loop.work >= loop.look_units and loop_look(loop)
 
 
+cdef inline bint loop_is_past(const loop_t* loop, i64 ends_ns) noexcept nogil:
+    """Whether the time is over that somebody has given himself; in tests it always is."""
+    return loop.portion_units != 0 or clock_ns() > ends_ns
+
+
 cdef void loop_settle_tick(loop_t* loop, i64 began_ns, u32 n, i64 made_ns) noexcept nogil:
     """A tick that looked at n queues is over: learn what one takes, without the files that were
     made; before it those had taken made_ns."""

@@ -118,7 +118,7 @@ cdef bint stream_purge_some(queue_t* q, u32 until, i64 ends_ns) noexcept nogil:
         stream_drop_first(q)
         if clock_ns() > ends_ns:
             break
-    tracks_drop_below(q, stream_first(q))
+    stream_forget_gone(q, True, ends_ns)
     queue_touch(q)
     return st.segs[0].id >= until
 

@@ -40,7 +40,7 @@ cdef class Queue:
     cdef Sample sample          # of whoever follows it, or None
     cdef object compaction      # the _Compaction of a segment, or None
 
-    def __cinit__(self, Loop loop, str directory, int segment_size, bint durable, *,
+    def __cinit__(self, Loop loop, str directory, u32 segment_size, bint durable, *,
                   bytes name=b"", Vhost vhost=None, int max_priority=-1, bint is_stream=False):
         cdef bytes path = PyUnicode_EncodeFSDefault(directory), dirname, basename
         cdef const char* place
@@ -66,7 +66,7 @@ cdef class Queue:
         loop.t.n_stores += 1
         self.q.refs = 1
         self.q.due_ms = NEVER
-        if store_init(&self.q.store, &loop.t, place, basename, <u32>segment_size, durable):
+        if store_init(&self.q.store, &loop.t, place, basename, segment_size, durable):
             raise MemoryError()
         if vhost is not None:
             self.q.vhost = &vhost.t
@@ -164,7 +164,7 @@ cdef class Queue:
 
     def set_stream_limits(self, *, u64 max_length=NO_LIMIT, u64 max_bytes=NO_LIMIT,
                           i64 max_age_ms=-1) -> None:
-        """Replace what a stream keeps, and remove what is beyond it at once.
+        """Replace what a stream keeps, and begin to remove what is beyond it.
 
         Args: `max_length` in messages, `max_bytes` in bytes of their records, `max_age_ms`, -1 =
         none. Whole segments go, the newest always stays."""
@@ -457,6 +457,8 @@ cdef class Queue:
         """Serve what was loaded."""
         if not self.q.is_deleted:
             queue_shut(self.q, False)
+            if self.q.stream != NULL:
+                stream_look(self.q)     # nobody looks at a closed one
             if self.q.store.n_segs:
                 queue_touch(self.q)     # what was open for the load may be closed
             self.loop.kick()

@@ -465,7 +465,8 @@ cdef int store_init(store_t* st, loop_t* loop, const char* dirname, const char* 
     st.loop = loop
     st.wfd = -1
     st.counts = &no_counts
-    st.segment_size = segment_size
+    # Zeros behind the data (reserve.pyx) have positions of 32 bits, too.
+    st.segment_size = min(segment_size, <u32>-1 - (TERMINATOR + PATTERN))
     st.is_durable = is_durable
     st.dirname = dirname
     st.basename = <char*>malloc(strlen(basename) + 1)

@@ -5,11 +5,15 @@
 # offsets are never used twice, a file without content tells by its name the first offset of the
 # write segment: `first.<segment, 10 digits>.<offset>`. A file system that keeps the order of
 # changes to directories cannot lose the name and keep what was changed after it, so it is not
-# synced. Called by stream.pyx, stream_load.pyx, expiry.pyx and the door. Source: docs/streams.md.
+# synced. A limit that is new, or a long stop, may have very many segments go: some at a time, the
+# rest in the next turns. Called by stream.pyx, stream_load.pyx, expiry.pyx and the door.
+# Source: docs/streams.md.
 
 cdef enum:
     LOOK_MS = 60000             # between two looks for what is too old
     FINISH_SEGMENTS = 8         # whose filling is cut in one round
+    RETAIN_NS = 1000000         # that a look may take,
+    RETAIN_LEAST = 8            # but so many segments go
 
 
 # ---- the marker ----------------------------------------------------------------------------------
@@ -69,15 +73,27 @@ cdef inline bint stream_is_over(const queue_t* q) noexcept nogil:
                 and q.loop.now_ms - q.store.segs[0].last_ms > s.max_age_ms))
 
 
-cdef void stream_drop(queue_t* q) noexcept nogil:
-    """Remove segments that are over the limits."""
+cdef bint stream_drop(queue_t* q, i64 ends_ns) noexcept nogil:
+    """Remove segments that are over the limits, until then. Whether no more are to go now."""
     cdef store_t* st = &q.store
+    cdef u32 n = 0
     if st.n_segs < 2 or not stream_is_over(q) or stream_write_marker(q):
-        return
+        return True
+    queue_touch(q)
     while st.n_segs > 1 and stream_is_over(q):
         stream_drop_first(q)
-    tracks_drop_below(q, stream_first(q))
-    queue_touch(q)
+        n += 1
+        if n >= RETAIN_LEAST and loop_is_past(q.loop, ends_ns):
+            return st.n_segs < 2 or not stream_is_over(q)
+    return True
+
+
+cdef void stream_forget_gone(queue_t* q, bint is_done, i64 ends_ns) noexcept nogil:
+    """Forget what consumers have stored of messages that are gone. What is left of that, or of
+    segments that are to go, comes in the next turn."""
+    if not tracks_drop_below(&q.stream.tracks, q.loop, stream_first(q), ends_ns) or not is_done:
+        queue_set_due(q, q.loop.now_ms)
+        q.loop.is_expiring = True
 
 
 cdef bint stream_has_limits(const stream_t* s) noexcept nogil:
@@ -85,19 +101,19 @@ cdef bint stream_has_limits(const stream_t* s) noexcept nogil:
 
 
 cdef void stream_retain(queue_t* q) noexcept nogil:
-    """Hold the stream to its limits."""
-    if stream_has_limits(q.stream):
-        stream_drop(q)
+    """Hold the stream to its limits, as far as that goes in a moment."""
+    cdef i64 began_ns = clock_ns()
+    cdef i64 ends_ns = began_ns + RETAIN_NS
+    stream_forget_gone(q, not stream_has_limits(q.stream) or stream_drop(q, ends_ns), ends_ns)
+    q.loop.work += <u32>((clock_ns() - began_ns) // 10)
 
 
 # ---- from time to time ---------------------------------------------------------------------------
 
 cdef void stream_look(queue_t* q) noexcept nogil:
     """The loop's clock says that it is time to look at the stream."""
+    queue_set_due(q, q.loop.now_ms + LOOK_MS if stream_has_limits(q.stream) else NEVER)
     stream_retain(q)
-    queue_set_due(q, NEVER)
-    if stream_has_limits(q.stream):
-        queue_set_due(q, q.loop.now_ms + LOOK_MS)
 
 
 cdef void stream_set_limits(queue_t* q, u64 max_length, u64 max_bytes,

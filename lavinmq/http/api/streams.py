@@ -303,7 +303,7 @@ async def forget_position(call: Call) -> Reply:
     queue = stream_of(call)
     check_not_locked(call, queue)
     name = call.path["consumer"]
-    found(queue.core.stored_offsets().get(_tag(name)), "stored position of", name)
+    found(queue.core.stored_offset(_tag(name)) or None, "stored position of", name)
     _store(queue.core, name, 0)
     try:
         await call.broker.stored_offsets.saved(queue)

@@ -332,6 +332,51 @@ def publish_record(body: bytes) -> bytes:
     return head + struct.pack("<Q", len(body)) + body
 
 
+def test_a_segment_may_be_as_large_as_the_settings_say(
+    tmp_path: Path, make_queue: MakeQueue
+) -> None:
+    """Positions have 32 bits, of which the last ones are for what stands behind the data."""
+    queue = make_queue(tmp_path / "data", (1 << 32) - 1)
+    queue.publish(b"x")
+    queue.wait()
+
+    assert queue.drain() == [b"x"]
+
+
+@pytest.mark.nightly
+def test_what_stands_behind_the_data_ends_within_4_gib(
+    tmp_path: Path, make_queue: MakeQueue
+) -> None:
+    """No start takes a larger file, nor a queue that has one. All but its end is a hole."""
+    most = (1 << 32) - 1
+    queue = make_queue(tmp_path / "data", most)
+    queue.publish(b"x")
+    queue.wait()
+    queue.queue.close()
+    queue.close()
+    record = queue.segment().read_bytes()
+    over, size = len(record) - 5, most - 100_000
+    with open(queue.segment(), "r+b") as file:
+        file.seek(len(record) - 9)
+        file.write(struct.pack("<Q", size - len(record) + 1))
+        file.truncate(size)
+
+    queue = make_queue(tmp_path / "data", most)
+    while queue.segment().stat().st_size < most - 30:
+        queue.publish(bytes(2000))
+        queue.wait()
+        size += over + 2000
+    while most - size > 6000:
+        queue.publish(bytes(2900))
+        queue.wait()
+        size += over + 2900
+    for n in ((most - 3 - size) // 2, (most - 2 - size) // 2):
+        queue.publish(bytes(n - over))
+        queue.wait()
+
+    assert queue.segment().stat().st_size <= most
+
+
 @pytest.mark.parametrize("left", range(0, 40))
 def test_filling_may_be_used_up_to_any_byte(
     tmp_path: Path, make_queue: MakeQueue, left: int

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from lavinmq import _core
 from tests.support.streams import ACK, NAME, StreamBench
 
 MakeStream = Callable[..., StreamBench]
@@ -160,6 +161,33 @@ def test_offsets_of_messages_that_are_gone_are_dropped(make_stream: MakeStream) 
     assert parse(offsets_file(bench).read_bytes()) == [(b"high", 12)]
     replace(bench, entry(b"low", 2) + entry(b"high", 12))
     assert bench.core.stored_offsets() == {b"high": 12}
+
+
+@pytest.mark.parametrize("is_purged", [False, True])
+def test_very_many_offsets_are_dropped_some_at_a_time(
+    make_stream: MakeStream, is_purged: bool
+) -> None:
+    """Whoever stores one while they are gone through, or forgets the next one, changes nothing."""
+    bench = make_stream()
+    fill(bench, 12)
+    low = [b"low%d" % number for number in range(200)]
+    replace(bench, b"".join(entry(tag, 2) for tag in low) + entry(b"high", 12))
+    bench.loop.portion_units = 1
+
+    if is_purged:
+        next(_core.Purge(bench.core, portion_ns=1 << 40))
+    else:
+        bench.core.set_stream_limits(max_length=4)
+
+    left = list(bench.core.stored_offsets())
+    assert len(left) == 137
+    assert bench.core.store_offset(left[0], 12)
+    bench.core.store_offset(left[1], 0)
+    bench.run()
+    assert bench.core.stored_offsets() == {left[0]: 12, b"high": 12}
+    bench.loop.portion_units = 0
+    rewrite(bench)
+    assert parse(offsets_file(bench).read_bytes()) == [(b"high", 12), (left[0], 12)]
 
 
 def test_what_is_stored_while_the_file_is_copied_comes_behind_the_copy(

@@ -178,6 +178,7 @@ class Streams(RuleBasedStateMachine):
             limits["max_bytes"] = size
         before = self.bench.core.segments()
         self.bench.core.set_stream_limits(**limits)
+        self.bench.run()  # what is much goes in portions
         while len(before) > 1 and (
             (length is not None and sum(s[1] for s in before) >= length)
             or (size is not None and sum(s[2] - 4 for s in before) >= size)
@@ -527,6 +528,40 @@ def test_the_newest_segment_always_stays(make_stream: MakeStream, limits: dict[s
     assert (bench.core.ready, bench.core.first_offset) == (1, 7)
     bench.cancel(channel)
     assert bench.deliveries() == []
+
+
+def test_very_many_segments_go_some_at_a_time(make_stream: MakeStream) -> None:
+    """A new limit may have thousands of them go: others are served between them."""
+    bench = make_stream()
+    fill(bench, 30, BIG)
+    channel = bench.consume({"x-stream-offset": "first"}, prefetch=2)
+    assert offsets(bench.deliveries()) == [1, 2]
+    bench.loop.portion_units = 1
+
+    bench.core.set_stream_limits(max_length=3)
+
+    assert bench.core.first_offset == 9
+    bench.run()
+    assert bench.core.first_offset == 29
+    bench.loop.portion_units = 0
+    bench.settle(channel, 2, flag=True)
+    assert offsets(bench.deliveries()) == [29, 30]
+
+
+def test_a_stream_that_was_held_keeps_to_its_limits_once_it_is_opened(
+    make_stream: MakeStream,
+) -> None:
+    """It is held while its files are read again, and policies may change meanwhile."""
+    bench = make_stream()
+    fill(bench, 8, BIG)
+    bench.shut()
+    bench.open(is_held=True)
+
+    bench.core.set_stream_limits(max_length=3)
+    assert bench.core.first_offset == 1
+    bench.core.open()
+
+    assert bench.core.first_offset == 7
 
 
 def test_purge_keeps_the_newest_segment(make_stream: MakeStream) -> None:
