@@ -20,7 +20,6 @@ cdef enum:
     OFFSETS_PIECE = 65536
     OFFSETS_ENTRY_MAX = 264
     OFFSETS_LOOKED = 4096       # tags that are looked at in one go
-    OFFSETS_LOOK = 64           # between two looks at the clock
     OFFSETS_NOTES = 16          # lines for the log about tags that are set back
 
 cdef const char* OFFSETS_FILE = b"consumer_offsets"
@@ -346,28 +345,6 @@ cdef int tracks_flush(queue_t* q) noexcept nogil:
             tracks_forget(ts, t)
         t = following
     return 0
-
-
-cdef bint tracks_drop_below(tracks_t* ts, const loop_t* loop, i64 first,
-                            i64 ends_ns) noexcept nogil:
-    """Forget offsets of messages that are gone; a start would do so too. Whether that is done: it
-    ends then, and goes on where it was. Cost: a microsecond for each that goes."""
-    cdef track_t* t
-    cdef u32 n = 0
-    while ts.next != NULL or ts.dropped < first:
-        if ts.next == NULL:
-            ts.next = ts.oldest
-            ts.dropped = first      # once all have been looked at that there are now
-            continue
-        t = ts.next
-        ts.next = t.newer
-        if t.offset and t.offset < first:
-            tracks_forget(ts, t)
-            ts.is_stale = True
-        n += 1
-        if n % OFFSETS_LOOK == 0 and loop_is_past(loop, ends_ns):
-            return False
-    return True
 
 
 # ---- reading -------------------------------------------------------------------------------------
