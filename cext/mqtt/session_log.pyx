@@ -85,7 +85,8 @@ cdef int slog_gather(mlog_t* log) noexcept nogil:
     if start == NULL:
         return -1
     p = slog_put_turn(sl, start)
-    memcpy(p, sl.block, sl.n_block)
+    if sl.n_block:
+        memcpy(p, sl.block, sl.n_block)
     mlog_end(log, <u32>(p - start) + sl.n_block)
     slog_told_turn(sl)
     sl.n_block = 0

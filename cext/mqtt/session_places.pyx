@@ -165,9 +165,10 @@ cdef void slog_after(mlog_t* log) noexcept nogil:
         if not q.is_deleted and not q.is_closed and not q.is_stuck and store_flush(&q.store):
             queue_failed(q)
         queue_unref(q)
-    sl.n_places -= sl.n_told
-    memmove(sl.places, sl.places + sl.n_told, sl.n_places * sizeof(splace_t))
-    sl.n_told = 0
+    if sl.n_told:
+        sl.n_places -= sl.n_told
+        memmove(sl.places, sl.places + sl.n_told, sl.n_places * sizeof(splace_t))
+        sl.n_told = 0
 
 
 cdef void slog_drop_places(slog_t* sl) noexcept nogil:
