@@ -33,7 +33,8 @@ def each_killed(
 
     A call is numbered among those of its kind for files of the pattern: how many there are of
     other kinds, and for other files, differs from life to life. So does the number of writes, by
-    what a socket had to read each time; the last of them may not come.
+    what a socket had to read each time; the last of them may not come, and one that stands for all
+    is not of the last quarter.
 
     Args: calls: how many of each kind there were; is_long: at all of them, and not at one of each
     kind alone.
@@ -41,7 +42,8 @@ def each_killed(
     assert {Call.OPEN, Call.WRITE, Call.RENAME} <= set(calls)
     struck = set()
     for kind, count in calls.items():
-        for number in range(1, count + 1) if is_long else [random.randint(1, count)]:
+        sure = max(1, count * 3 // 4) if kind is Call.WRITE else count
+        for number in range(1, count + 1) if is_long else [random.randint(1, sure)]:
             for action in (Action.KILL_BEFORE, Action.KILL_MIDDLE, Action.KILL_AFTER):
                 if action is Action.KILL_MIDDLE and kind is not Call.WRITE:
                     continue
