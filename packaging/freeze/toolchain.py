@@ -43,6 +43,8 @@ LIMIT_S = 3600.0
 """No step takes longer, on a busy machine either."""
 AGAIN_S = 0.5
 """A part that is to end is told so again after this time."""
+ENDING = (signal.SIGTERM, signal.SIGINT)
+"""Signals that end a part, or the whole."""
 
 
 class BuildError(Exception):
@@ -200,15 +202,19 @@ def run(
     A step that is not done after `limit_s` is ended with all that it started.
     """
     environment = {**os.environ, **(env or {})}
+    # A signal to end waits until there is somebody to end the step, which itself hears them.
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         process = subprocess.Popen(
-            command, cwd=cwd, env=environment, start_new_session=True,
+            command, cwd=cwd, env=environment, start_new_session=True, preexec_fn=_hear_endings,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
     except OSError as error:
+        _hear_endings()
         raise BuildError(f"{command[0]} cannot be run: {error.strerror}") from error
     with process:
         try:
+            _hear_endings()
             said, _ = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired as late:
             _end(process)
@@ -220,6 +226,11 @@ def run(
     if process.returncode:
         _show(said)
         raise BuildError(f"{shlex.join(command)[:300]} failed, see above")
+
+
+def _hear_endings() -> None:
+    """Let signals to end come in again, those that waited at once."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

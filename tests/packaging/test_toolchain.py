@@ -101,6 +101,33 @@ parts = [waits, fails, Path("third").touch]
     assert not (tmp_path / "third").exists()
 
 
+def test_a_part_that_is_to_end_while_it_starts_a_step_ends_the_step(tmp_path: Path) -> None:
+    done = side_by_side(
+        tmp_path,
+        """
+import os, signal, subprocess
+start = subprocess.Popen.__init__
+def start_when_told_to_end(self, *arguments, **named):
+    start(self, *arguments, **named)
+    Path("child").write_text(str(self.pid))
+    os.kill(os.getpid(), signal.SIGTERM)
+subprocess.Popen.__init__ = start_when_told_to_end
+parts = [lambda: toolchain.run(["sleep", "600"])]
+""",
+    )
+
+    assert done.returncode == 1, done.stderr
+    child = int((tmp_path / "child").read_text())
+    wait_for(lambda: not is_running(child), "the step runs on")
+
+
+def test_a_step_hears_signals_to_end(tmp_path: Path) -> None:
+    with pytest.raises(toolchain.BuildError, match="failed"):
+        toolchain.run(["sh", "-c", "kill -TERM $$; touch deaf"], cwd=tmp_path)
+
+    assert not (tmp_path / "deaf").exists()
+
+
 def test_a_part_that_did_not_hear_that_it_is_to_end_is_told_again(tmp_path: Path) -> None:
     done = side_by_side(
         tmp_path,
