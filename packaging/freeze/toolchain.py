@@ -163,8 +163,9 @@ def side_by_side(parts: Sequence[Callable[[], object]], jobs: int) -> None:
                 running.append(here.Process(target=_build_alone, args=(ahead.pop(),)))
                 running[-1].start()
             wait([process.sentinel for process in running])
+            # Asked once: its sentinel may tell of an end before its code is there.
             codes = [process.exitcode for process in running]
-            running = [process for process in running if process.exitcode is None]
+            running = [each for each, code in zip(running, codes, strict=True) if code is None]
     finally:
         for process in running:
             while process.exitcode is None:

@@ -101,6 +101,28 @@ parts = [waits, fails, Path("third").touch]
     assert not (tmp_path / "third").exists()
 
 
+def test_a_part_whose_code_comes_late_has_failed_all_the_same(tmp_path: Path) -> None:
+    """Its end is told of by a pipe, which may be closed before the kernel has its code."""
+    done = side_by_side(
+        tmp_path,
+        """
+import multiprocessing.process
+code_of = multiprocessing.process.BaseProcess.exitcode.fget
+asked = set()
+def late(self):
+    code = code_of(self)
+    is_first = code is not None and self not in asked
+    asked.add(self)
+    return None if is_first else code
+multiprocessing.process.BaseProcess.exitcode = property(late)
+parts = [lambda: toolchain.run(["false"])]
+""",
+    )
+
+    assert done.returncode == 1
+    assert "a part could not be built" in done.stderr
+
+
 def test_a_part_that_is_to_end_while_it_starts_a_step_ends_the_step(tmp_path: Path) -> None:
     done = side_by_side(
         tmp_path,
