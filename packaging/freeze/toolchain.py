@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import fetch
@@ -155,7 +156,8 @@ def side_by_side(parts: Sequence[Callable[[], object]], jobs: int) -> None:
     Raises: BuildError when one of them failed; the others are ended.
     """
     here = multiprocessing.get_context("fork")
-    ahead, running = list(reversed(parts)), []
+    ahead = list(reversed(parts))
+    running: list[BaseProcess] = []
     codes: list[int | None] = []
     try:
         while not any(codes) and (ahead or running):
