@@ -27,6 +27,11 @@ PAUSED: Final = "paused"
 """A mark of operators, see `vhost/pause.py`."""
 _META: Final = struct.Struct("<Iqqq")
 _HEADER: Final = 4
+_RECORD: Final = 18
+"""Bytes that each record has at least."""
+_OFFSET_MAX: Final = 1 << 62
+_NEWEST_MS: Final = 1 << 44
+"""The year 2527: what is above is no time."""
 _MOST: Final = 0xFFFFFFFF
 """Bytes of a segment, and its number, are below."""
 
@@ -95,9 +100,20 @@ def _facts(directory: str, number: int, size: int) -> Sealed | None:
     if len(data) < _META.size or not _HEADER < size < _MOST:
         return None
     count, first, first_ms, last_ms = _META.unpack_from(data)
-    if not (0 < count <= size and 0 < first < 1 << 62 and first_ms > 0 and last_ms > 0):
+    if not is_possible(size, count, first, first_ms, last_ms):
         return None
     return number, size, count, first, first_ms, last_ms
+
+
+def is_possible(size: int, count: int, first: int, first_ms: int, last_ms: int) -> bool:
+    """Whether a meta file can be right about a segment of so many bytes. Who writes the stream
+    counts by itself if not (cext/stream/stream_load.pyx): all have to come to the same offsets."""
+    times = first_ms, last_ms
+    return (
+        0 < count <= size // _RECORD
+        and 0 < first < _OFFSET_MAX
+        and all(0 < each < _NEWEST_MS for each in times)
+    )
 
 
 def _placed(found: StreamFiles, facts: Sealed) -> Sealed:

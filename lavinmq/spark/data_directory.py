@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from lavinmq.errors import DefinitionsError
 from lavinmq.files.definitions import QueueDef, parse
+from lavinmq.files.stream_files import is_possible
 from lavinmq.spark._arrow import walk
 from lavinmq.spark.errors import SourceError
 from lavinmq.spark.files import DIRECTORY, Files, OpenFile, reason
@@ -229,7 +230,7 @@ def _store(
         # What it says is for streams; of other queues the records are right, whatever it says.
         meta = None
         if queue.queue_type == "stream" and meta_name in names and not is_newest:
-            meta = _meta(files, posixpath.join(path, meta_name))
+            meta = _meta(files, posixpath.join(path, meta_name), names[f"msgs.{number:010}"])
         segment = Segment(
             directory=path,
             vhost=queue.vhost,
@@ -246,8 +247,9 @@ def _store(
     return _numbered(files, found, names) if queue.queue_type == "stream" else found
 
 
-def _meta(files: Files, path: str) -> Meta | None:
-    """Return what a stream's meta file says; None when it says nothing. Raises _VanishedError."""
+def _meta(files: Files, path: str, size: int) -> Meta | None:
+    """Return what the meta file of a stream's segment of so many bytes says; None when that is
+    nothing, or cannot be. Raises _VanishedError."""
     try:
         data = files.small(path)
     except FileNotFoundError:
@@ -258,8 +260,10 @@ def _meta(files: Files, path: str) -> Meta | None:
         return None
     count, first_offset, first_ms = _META_OLD.unpack_from(data)
     last_ms = _META.unpack_from(data)[3] if len(data) >= _META.size else None
-    meta = Meta(count, first_offset, first_ms, last_ms)
-    return meta if meta.count and meta.first_offset > 0 else None
+    newest_ms = first_ms if last_ms is None else last_ms
+    if not is_possible(size, count, first_offset, first_ms, newest_ms):
+        return None
+    return Meta(count, first_offset, first_ms, last_ms)
 
 
 def _numbered(files: Files, found: list[Segment], names: Mapping[str, int]) -> list[Segment]:

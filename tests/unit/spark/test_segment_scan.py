@@ -261,6 +261,19 @@ def test_a_missing_meta_file_is_made_up_for(tmp_path: Path, missing: str) -> Non
     assert [row["offset"] for row in rows(tmp_path)] == list(range(1, 16))
 
 
+@pytest.mark.parametrize(("at", "form", "value"), [(0, "<I", 4096), (4, "<q", 1 << 62)])
+def test_a_meta_file_that_cannot_be_right_is_made_up_for(
+    tmp_path: Path, at: int, form: str, value: int
+) -> None:
+    write_stream(tmp_path, [5, 7, 3])
+    path = tmp_path / "meta.0000000001"
+    facts = bytearray(path.read_bytes())
+    struct.pack_into(form, facts, at, value)
+    path.write_bytes(facts)
+
+    assert [row["offset"] for row in rows(tmp_path)] == list(range(1, 16))
+
+
 def test_offsets_after_retention_come_from_meta_or_from_the_marker(tmp_path: Path) -> None:
     write_stream(tmp_path, [5, 7, 3])
     (tmp_path / "first.0000000003.13").touch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -17,6 +18,8 @@ from tests.support.streams import NAME, StreamBench
 
 FIRST = {"x-stream-offset": "first"}
 HEADER = 4
+RECORD_FIXED = 18
+NEWEST_MS = 1 << 44
 
 
 class ViewBench(StreamBench):
@@ -263,9 +266,29 @@ def test_a_segment_without_facts_and_all_behind_it_are_to_be_counted(benches: Be
     assert read(reader, reader.consume(FIRST)) == list(range(1, 101))
 
 
-def test_nonsense_is_no_facts(benches: Benches) -> None:
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [
+        (0, "all bits"),
+        (0, "more than fit"),
+        (4, "all bits"),
+        (12, "all bits"),
+        (12, "behind all times"),
+        (20, "behind all times"),
+    ],
+)
+def test_nonsense_is_no_facts(benches: Benches, at: int, value: str) -> None:
+    """What whoever writes the stream would not believe either, so both count alike."""
     writer, _ = benches()
-    (writer.directory / NAME / "meta.0000000001").write_bytes(b"\xff" * 28)
+    path = writer.directory / NAME / "meta.0000000001"
+    facts = bytearray(path.read_bytes())
+    size = segment_path(writer.directory / NAME, 1).stat().st_size
+    facts[at : at + (4 if at == 0 else 8)] = {
+        "all bits": b"\xff" * (4 if at == 0 else 8),
+        "more than fit": struct.pack("<I", size // RECORD_FIXED + 1),
+        "behind all times": struct.pack("<q", NEWEST_MS),
+    }[value]
+    path.write_bytes(facts)
 
     found = stream_files.look(str(writer.directory / NAME))
 
