@@ -127,19 +127,18 @@ async def _settled(
     pace = Pace()
     try:
         for each in ids:
-            if not call.is_allowed_still() or (name != "deleted" and call.broker.loop.is_held):
-                refused = True
-                break
-            while (state := settle(*each)) in _UNDONE:
-                await pace.pause(chosen, state == _core.SETTLED_COLD)
-                if not call.is_allowed_still():
+            state = _core.SETTLED_LATER
+            while state in _UNDONE:
+                if not call.is_allowed_still() or (name != "deleted" and call.broker.loop.is_held):
+                    state = _core.SETTLED_REFUSED
                     break
+                state = settle(*each)
+                await pace.pause(chosen, state == _core.SETTLED_COLD)
             done += state == _core.SETTLED_DONE
             gone += state == _core.SETTLED_GONE
             if state == _core.SETTLED_REFUSED:
                 refused = True
                 break
-            await pace.pause(chosen, False)
     except OSError as error:
         raise ApiError(
             500, "internal_server_error", f"Queue '{queue.name}' cannot be read: {error}"
