@@ -59,7 +59,7 @@ def pause_s(first_s: float, failures: int) -> float:
 class Rotation(Generic[P]):
     """The places of one side, in turn."""
 
-    __slots__ = ("_is_ordered", "_next", "_places", "_worked", "moved", "place")
+    __slots__ = ("_is_ordered", "_next", "_places", "_tried", "moved", "place")
 
     def __init__(self, places: tuple[P, ...], failover: str) -> None:
         self._places = places
@@ -67,26 +67,26 @@ class Rotation(Generic[P]):
         if failover == "shuffle":
             self._places = tuple(random.sample(places, len(places)))
         self._next = 0
-        self.place = self._places[0]
+        self._tried = self.place = self._places[0]
+        """Whose turn it is; which one has worked last."""
         self.moved: Callable[[], None] | None = None
         """Is called when it is connected to another place than before."""
-        self._worked = self.place
 
     def __len__(self) -> int:
         return len(self._places)
 
     def turn(self) -> P:
         """Whose turn it is now."""
-        self.place = self._places[self._next % len(self._places)]
+        self._tried = self._places[self._next % len(self._places)]
         self._next += 1
-        return self.place
+        return self._tried
 
     def worked(self) -> None:
         """It is connected: with an order, the first one is tried first again."""
         if self._is_ordered:
             self._next = 0
-        if self.place is not self._worked:
-            self._worked = self.place
+        if self._tried is not self.place:
+            self.place = self._tried
             if self.moved is not None:
                 self.moved()
 

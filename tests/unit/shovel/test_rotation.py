@@ -43,6 +43,19 @@ def test_another_place_is_told_once_it_works() -> None:
     assert told == ["b"]
 
 
+def test_the_place_is_the_last_that_worked_while_others_are_tried() -> None:
+    """`x-shovelled` names it: the messages that are under way are its own."""
+    rotation, told = Rotation(PLACES, "round-robin"), []
+    rotation.moved = lambda: told.append(rotation.place)
+    rotation.turn()
+    rotation.worked()
+    assert turns(rotation, 2) == "bc"
+    assert rotation.place == "a"
+    rotation.turn()
+    rotation.worked()
+    assert (rotation.place, told) == ("a", [])
+
+
 @pytest.mark.parametrize("first_s", [0.0, 1.0, 5.0, 1e9])
 def test_pauses_have_full_jitter_and_end_at_five_minutes(first_s: float) -> None:
     for failures in range(40):
