@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
 from lavinmq import __version__
@@ -114,10 +115,20 @@ def executors(run: Run) -> dict[str, Any]:
             version = ".".join(map(str, sys.version_info[:3]))
             yield socket.gethostname(), {"lavinmq": "not installed", "python": version}
 
-    found = dict(context.parallelize(range(n_tasks), n_tasks).mapPartitions(probe).collect())
+    found = by_host(context.parallelize(range(n_tasks), n_tasks).mapPartitions(probe).collect())
     jvm: Any = context._jvm
     java = str(jvm.java.lang.System.getProperty("java.version"))
     return {host: {**facts, "java": java} for host, facts in found.items()}
+
+
+def by_host(found: Iterable[tuple[str, dict[str, str]]]) -> dict[str, dict[str, str]]:
+    """Return what was found by host; where executors of one host differ they are told apart by a
+    number."""
+    hosts: dict[str, dict[str, str]] = {}
+    for host, facts in found:
+        names = chain((host,), (f"{host} ({n})" for n in count(2)))
+        hosts[next(name for name in names if hosts.get(name, facts) == facts)] = facts
+    return hosts
 
 
 def amqp(options: argparse.Namespace) -> dict[str, str]:

@@ -118,12 +118,15 @@ def run(run: Run) -> Result:
         broker_options(options)  # complains now, not after the session has started
     how = Windows(options.window, options.by, options.keys, options.lateness)
     report = Flow(run, how)
+    consumers: list[dict[str, Any]] = []
     if options.checkpoint:
         counts = report.follow(streams)
+        consumers = lags(options, streams)
     else:
-        report.add(figures(open_messages(run, streams), how), f"batch-{uuid.uuid4().hex[:12]}")
         counts = {}
-    consumers = lags(options, streams) if streams else []
+        if streams:  # asked first: whoever begins anew after a failure publishes once
+            consumers = lags(options, streams)
+        report.add(figures(open_messages(run, streams), how), f"batch-{uuid.uuid4().hex[:12]}")
     report.draw()
     return Result(
         values={

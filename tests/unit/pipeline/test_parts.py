@@ -7,6 +7,7 @@ import io
 import json
 import re
 from datetime import UTC, datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,17 +15,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lavinmq.pipeline import session
+from lavinmq.pipeline.arguments import Parser
 from lavinmq.pipeline.errors import DataLossError, PipelineError, UsageError
 from lavinmq.pipeline.failures import LINE_MAX, explain
 from lavinmq.pipeline.files import File
 from lavinmq.pipeline.filters import moment, topic_regex
-from lavinmq.pipeline.jobs.check import lacking
+from lavinmq.pipeline.jobs import flow
+from lavinmq.pipeline.jobs.check import by_host, lacking
 from lavinmq.pipeline.jobs.compact import small_files
 from lavinmq.pipeline.ledger import is_private
 from lavinmq.pipeline.progress import Bar, Lines, Silence, make_progress
 from lavinmq.pipeline.publishing import Window, cut, round_rows, rounds
 from lavinmq.pipeline.sources import Source, parse_source
 from lavinmq.pipeline.streaming import Counts, backlog
+from lavinmq.spark.errors import SourceError
 
 # --- routing keys
 
@@ -310,3 +314,37 @@ def test_check_names_what_an_executor_lacks() -> None:
     (line,) = lacking(facts)
 
     assert line.startswith("pyarrow is not installed; pip install")
+
+
+def test_check_tells_executors_of_one_host_apart() -> None:
+    old, new = {"lavinmq": "1"}, {"lavinmq": "2"}
+
+    found = by_host([("a", new), ("a", old), ("b", new), ("a", new), ("a", old), ("a", {})])
+
+    assert found == {"a": new, "a (2)": old, "b": new, "a (3)": {}}
+
+
+def test_flow_publishes_nothing_when_consumers_cannot_be_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever starts it again would publish the windows again."""
+    added: list[str] = []
+
+    def fails(*_: Any) -> Any:
+        raise SourceError("no answer")
+
+    monkeypatch.setattr(flow, "lags", fails)
+    monkeypatch.setattr(flow, "open_messages", lambda *_: None)
+    monkeypatch.setattr(flow, "figures", lambda *_: None)
+    monkeypatch.setattr(flow.Flow, "add", lambda _, __, name: added.append(name))
+    parser = Parser("flow")
+    flow.configure(parser)
+    url = "amqp://guest:guest@localhost"
+    options = parser.parse_args(["queue:s", "--url", url, "--publish", "windows"])
+    options.json = False
+    running: Any = SimpleNamespace(options=options)
+
+    with pytest.raises(SourceError):
+        flow.run(running)
+
+    assert added == []
