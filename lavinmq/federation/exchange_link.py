@@ -17,6 +17,7 @@ from lavinmq.client.errors import ChannelClosed, ConnectionClosed, NotFound
 from lavinmq.federation.hops import bound_from
 from lavinmq.federation.link import Link, LinkRun, connected_once
 from lavinmq.fieldtable import FieldTable
+from lavinmq.process.portions import others_first
 from lavinmq.shovel.passing import hand_over
 from lavinmq.shovel.source import quietly
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from lavinmq.client.aio import AsyncConsumer, AsyncProducer
     from lavinmq.client.link import Chan
     from lavinmq.shovel.runner import Run
+    from lavinmq.vhost.destination import Destination
     from lavinmq.vhost.exchange import Exchange
 
 TYPE: Final = "x-federation-upstream"
@@ -33,9 +35,12 @@ MOST: Final = 250
 """Bytes of a name, behind which there is room to tell two apart."""
 AT_ONCE: Final = 500
 """Bindings that are sent before the upstream is asked whether it has them."""
+LOOK: Final = 32
+"""Bindings that are looked at before others have their turn."""
 Change = tuple[bool, str, FieldTable]
 """Whether it is a new binding; its key and arguments."""
 Mirrored = tuple[str, FieldTable]
+Binding = tuple["Destination", str, FieldTable]
 
 
 class ExchangeLink(Link):
@@ -121,9 +126,9 @@ class ExchangeRun(LinkRun):
         if exchange is None:
             raise NotFound(404, f"exchange '{link.resource}' is gone")
         self._exchange = exchange
-        # First this, then the bindings that there are: none is missed, and one may come twice.
+        # All that there are, those of a queue that is deleted as well: their ends will be told.
         exchange.watchers = (*exchange.watchers, self._bindings_changed)
-        there = [(key, arguments) for _, key, arguments in exchange.live_bindings()]
+        there = list(exchange.bindings)
         await self._declare_queue(exchange)
         producer = await self.open_producer(link.resource, "")
         # Who may read the queue is the one who changes what fills it: another upstream that is the
@@ -205,10 +210,11 @@ class ExchangeRun(LinkRun):
             await self.client.wait_connected()
             await call("exchange.declare", 0, self._internal, "fanout", *flags, more)
 
-    async def _mirror(self, chan: Chan, there: list[Mirrored]) -> None:
+    async def _mirror(self, chan: Chan, there: list[Binding]) -> None:
         """Give the new internal exchange all bindings; then the old one goes."""
         first, second = self._link.names
-        await self._bind(chan, [(True, *each) for each in there])
+        for at in range(0, len(there), AT_ONCE):
+            await self._bind(chan, [(True, *each[1:]) for each in there[at : at + AT_ONCE]])
         await chan.call("queue.bind", 0, first, self._internal, "", False, {})
         old = second if self._internal == first else first
         await chan.call("exchange.delete", 0, old, False, False)
@@ -238,8 +244,10 @@ class ExchangeRun(LinkRun):
 
     async def _bind(self, chan: Chan, changes: list[Change]) -> None:
         """Send what others do not ask for already, then wait until the upstream has it."""
-        link, n = self._link, 0
-        for is_new, key, arguments in changes:
+        link = self._link
+        for n, (is_new, key, arguments) in enumerate(changes, 1):
+            if n % LOOK == 0:
+                await others_first()
             count = self._mirrored.get((key, arguments), 0) + (1 if is_new else -1)
             if count <= 0:
                 self._mirrored.pop((key, arguments), None)
@@ -261,9 +269,6 @@ class ExchangeRun(LinkRun):
                 True,
                 {**plain, "x-bound-from": carried},
             )
-            n += 1
-            if n % AT_ONCE == 0:
-                await self._confirmed(chan)
         await self._confirmed(chan)
 
     async def _confirmed(self, chan: Chan) -> None:
