@@ -61,6 +61,10 @@ class Connection(asyncio.Protocol):
         self._is_in_body = False
         self._retry_after: int | None = None
         self._body = b""
+        self._whole: Answer | None = None
+        """The answer that has come; it is told when all that came with it was looked at."""
+        self._is_last = False
+        """Whether nothing is asked by this connection any more."""
 
     # ---- what a shovel does
 
@@ -142,8 +146,22 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except Exception as error:  # noqa: BLE001 - whatever a peer sends
-            cause = error.__context__
-            self._fail(f"the answer is no HTTP: {cause or error}")
+            if self._whole is None:
+                cause = error.__context__
+                self._fail(f"the answer is no HTTP: {cause or error}")
+                return
+            self._is_last = True
+        if self._whole is not None:
+            self._answered(self._whole)
+
+    def _answered(self, answer: Answer) -> None:
+        """An answer is whole. What comes behind it is none to what is asked next."""
+        self.is_fresh = False
+        if self._is_last or self._rest:
+            self.is_open, self._rest = False, b""
+        self._end(answer, "")
+        if not self.is_open:
+            self.close()
 
     def _fail(self, why: str) -> None:
         self._end(None, why)
@@ -167,7 +185,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """An answer begins."""
-        if self._done is None:
+        if self._done is None or self._whole is not None:
             raise ValueError("an answer to nothing")
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -197,12 +215,8 @@ class Connection(asyncio.Protocol):
             self._n_bytes = 0
             return
         self._is_in_body = False
-        self.is_fresh = False
-        if not self._parser.should_keep_alive():
-            self.is_open = False
-        self._end(self._answer(), "")
-        if not self.is_open:
-            self.close()
+        self._is_last = not self._parser.should_keep_alive()
+        self._whole = self._answer()
 
     def _answer(self) -> Answer:
         if not self._body:

@@ -124,6 +124,39 @@ def test_a_server_for_names_that_does_not_answer_is_given_up() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("between", [0, 1, 8192])
+def test_a_second_answer_is_none_to_what_is_asked_next(between: int) -> None:
+    """It came before that was asked: what is asked next would be taken for done."""
+    answers: list[Answer | None] = []
+
+    async def main() -> Connection:
+        connection = Connection(hook.parse_place("http://h/"), lambda _: None)
+        transport = Mock()
+        transport.is_closing.side_effect = lambda: transport.abort.called
+        connection.connection_made(transport)
+
+        def ask() -> None:
+            connection.ask(b"", 1, done)
+
+        def done(answer: Answer | None, _: str) -> None:
+            answers.append(answer)
+            if len(answers) == 1 and connection.is_open:
+                ask()
+
+        ask()
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % between
+        more = b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n"
+        connection.data_received(head + bytes(between) + more)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return connection
+
+    connection = asyncio.run(main())
+
+    assert [answer and answer.status for answer in answers] == [200]
+    assert not connection.is_open
+
+
 def test_a_server_that_says_more_than_it_was_asked_is_heard_no_more() -> None:
     """Also where the rest comes in another piece: a kept connection would never be read again."""
     gone: list[Connection] = []
