@@ -62,17 +62,16 @@ class Telling:
     async def _tell(self) -> None:
         """One round. A confirm waits for the files of its message alone; here all that was changed
         has to be on the disk of this node, too."""
-        root = self._broker.config.data_dir
+        root, events = self._broker.config.data_dir, self._broker.events
         try:
             if not self._file_systems:
-                for path in (root, *file_systems.others(root)):
-                    self._file_systems.append(os.open(path, os.O_RDONLY | os.O_DIRECTORY))
+                # There may be very many directories of queues to look at.
+                self._file_systems = await events.run_in_executor(None, _opened, root)
         except OSError as error:
             _log.warning("followers do not hear what all have: %s", error)
             await asyncio.sleep(AGAIN_S)
             return
         position = self._feed.mark()
-        events = self._broker.events
         try:
             await events.run_in_executor(None, sync_file_systems, [*self._file_systems])
         except OSError as error:
@@ -84,3 +83,17 @@ class Telling:
         self._feed.tell(position)
         self._feed.mark()  # which says so
         await asyncio.sleep(TELL_S)
+
+
+def _opened(root: str) -> list[int]:
+    """Descriptors of a directory, and of each other file system that holds a part of it. Raises:
+    OSError: one cannot be opened, and none is then."""
+    found: list[int] = []
+    try:
+        for path in (root, *file_systems.others(root)):
+            found.append(os.open(path, os.O_RDONLY | os.O_DIRECTORY))
+    except OSError:
+        for fd in found:
+            os.close(fd)
+        raise
+    return found
