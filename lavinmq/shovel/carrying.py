@@ -134,6 +134,7 @@ class Carrying:
         await self._source.consume(queue.name, 1)
         begin = queue.core.returned
         self._returns = lambda: queue.core.returned - begin
+        again = 0  # of those that came back: how many were to go once more
         while True:
             is_short = left is not None or self._mover is None or self._mover.is_refused
             await self._look(queue, to, SHORT_S if is_short else LOOK_S)
@@ -142,10 +143,11 @@ class Carrying:
                 await self._note()
             if left is not None and self._mover is not None and self._mover.is_over:
                 await self._synced()
-                missing = self._returns() - self._returned
+                missing = self._returns() - again
                 if not missing:
                     return
                 self._move(queue, to, missing)  # they are ready again
+                again += missing
 
     def _move(self, queue: Queue, to: Queue, left: int | None) -> None:
         if self._mover is not None:
@@ -178,10 +180,10 @@ class Carrying:
             self.error = ""
 
     async def _note(self) -> None:
-        """What is moved now counts once it is on disk."""
-        moved = self.figures()["confirmed"]
+        """What is moved now counts once it is on disk; what came back instead does not."""
+        moved = self.figures()["message_count"]
         await self._synced()
-        self._safe = moved
+        self._safe = max(moved - self._returns(), self._safe)
 
     async def _note_last(self) -> None:
         with contextlib.suppress(TimeoutError):
