@@ -13,6 +13,7 @@ from libc.errno cimport (
 )
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset, strlen
+from posix.fcntl cimport O_CLOEXEC
 from posix.unistd cimport close as c_close
 
 import os
@@ -28,6 +29,7 @@ from types cimport (
 
 include "base/clock.pyx"
 include "base/touches.pyx"
+include "base/closer.pyx"
 include "cluster/touched.pyx"
 include "cluster/ring.pyx"
 include "cluster/channel.pyx"

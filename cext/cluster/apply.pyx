@@ -4,13 +4,12 @@
 # node's own. Files stay open while they are written; a sync covers all that was changed since the
 # one before. Called by follow.pyx, without the GIL. Source: docs/clustering.md.
 from libc.stdio cimport snprintf
-from posix.fcntl cimport O_CLOEXEC, O_CREAT, O_NONBLOCK, O_RDWR, O_TRUNC
+from posix.fcntl cimport O_CREAT, O_NONBLOCK, O_RDWR, O_TRUNC
 
 cdef extern from "<fcntl.h>" nogil:
     int c_openat "openat"(int dir_fd, const char* path, int flags, int mode)
     int c_punch "fallocate"(int fd, int mode, i64 offset, i64 n)
     enum:
-        O_NOFOLLOW
         AT_REMOVEDIR
         FALLOC_FL_KEEP_SIZE
         FALLOC_FL_PUNCH_HOLE

@@ -70,7 +70,7 @@ cdef struct peer_t:             # a follower that is connected
     u64 n_block
     int wake_fd
     u8 wants                    # a wanted_t
-    flag_t is_sending           # what is behind the cursor: it must stay as it is
+    flag_t is_sending           # what is behind the cursor, in the ring: it must stay as it is
     flag_t is_required          # acknowledgements wait for it
     flag_t is_in_blocks         # so it gets the stream (pack.pyx)
     flag_t is_over
@@ -97,7 +97,8 @@ cdef void feed_make_room(feed_t* f, u64 n) noexcept nogil:
     """Under the lock: give up the oldest, so that n bytes fit, once nobody is sending of it.
 
     That is waited for: a thread that has stood still in the middle of a call, while others have
-    written nearly the whole ring, is about to be awake."""
+    written nearly the whole ring, is about to be awake. No disk has a part in its call: who sends
+    of a file is not waited for (kept.pyx)."""
     while feed_is_sent(f, f.ring.head + n):
         pthread_mutex_unlock(&f.lock)
         sched_yield()

@@ -4,7 +4,8 @@
 # kernel take it from the file, without a copy. Only what was appended to messages of a segment is
 # kept so: nothing else comes to stand there. A record in it may become none, and one that was acked
 # may get a hole, but not before all copies that may lead have its ack, which the hole waits for. A
-# file that is removed is held by its descriptor.
+# file that is removed is held by its descriptor, which whoever sends of it has a share in: nothing
+# waits for a sender that waits for the disk.
 # Called by feed.pyx and peer.pyx, under the feed's lock.
 from posix.fcntl cimport fcntl
 from posix.stat cimport fstat, struct_stat
@@ -24,7 +25,7 @@ cdef enum:
 
 cdef struct kept_file_t:
     int fd                      # of this table alone
-    u32 n_uses                  # appends that are kept by it, 0 = the place is free
+    u32 n_uses                  # appends that are kept by it and peers that send of it; 0 = free
     u64 device
     u64 inode
 
@@ -93,6 +94,13 @@ cdef bint keeper_keep(keeper_t* k, u64 position, const char* path, int fd, i64 a
     return True
 
 
+cdef void keeper_let_go(keeper_t* k, u32 file) noexcept nogil:
+    """One use of a file less. It may be the last of one that was removed, and large."""
+    k.files[file].n_uses -= 1
+    if k.files[file].n_uses == 0:
+        close_behind(k.files[file].fd)
+
+
 cdef void keeper_drop(keeper_t* k, u64 first) noexcept nogil:
     """Let go of what ends before a position."""
     cdef kept_t* one
@@ -100,9 +108,7 @@ cdef void keeper_drop(keeper_t* k, u64 first) noexcept nogil:
         one = keeper_at(k, 0)
         if one.position + one.n > first:
             return
-        k.files[one.file].n_uses -= 1
-        if k.files[one.file].n_uses == 0:
-            c_close(k.files[one.file].fd)
+        keeper_let_go(k, one.file)
         k.first = (k.first + 1) % KEPT_MOST
         k.count -= 1
 

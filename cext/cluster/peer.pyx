@@ -50,6 +50,7 @@ cdef int peer_take_acks(peer_t* p, const u8* acks, u64 n) noexcept nogil:
 cdef struct piece_t:            # what is sent at once
     u64 n
     int fd                      # the file that it is in, -1 = it is in the ring's memory
+    u32 file                    # the same in the keeper's table
     i64 at                      # there
     flag_t has_more             # something comes behind it
 
@@ -75,7 +76,9 @@ cdef i64 peer_take(peer_t* p, bint has_lingered, piece_t* piece) noexcept nogil:
     piece.has_more = False
     kept = keeper_next(&f.keeper, p.cursor) if n else NULL
     if kept != NULL and kept.position <= p.cursor:
+        piece.file = kept.file
         piece.fd = f.keeper.files[kept.file].fd
+        f.keeper.files[kept.file].n_uses += 1
         piece.at = kept.at + <i64>(p.cursor - kept.position)
         n = kept.position + kept.n - p.cursor
     elif kept != NULL and kept.position < p.cursor + n:
@@ -83,19 +86,23 @@ cdef i64 peer_take(peer_t* p, bint has_lingered, piece_t* piece) noexcept nogil:
         n = kept.position - p.cursor
     n = PEER_PIECE if n > PEER_PIECE else n
     piece.n = n
-    p.is_sending = n != 0
+    p.is_sending = n != 0 and piece.fd < 0
     if n and p.behind_ns == 0:
         p.behind_ns = clock_ns()
     pthread_mutex_unlock(&f.lock)
     return <i64>n
 
 
-cdef void peer_sent(peer_t* p, u64 n) noexcept nogil:
-    """So much of it is with the kernel; the rest is begun with again."""
+cdef void peer_sent(peer_t* p, const piece_t* piece, u64 n) noexcept nogil:
+    """So much of it is with the kernel; the rest is begun with again. errno stays."""
+    cdef int error = errno
     pthread_mutex_lock(&p.feed.lock)
     p.cursor += n
     p.is_sending = False
+    if piece.fd >= 0:
+        keeper_let_go(&p.feed.keeper, piece.file)
     pthread_mutex_unlock(&p.feed.lock)
+    set_errno(error)
 
 
 cdef ssize_t peer_send_kept(peer_t* p, const piece_t* piece) noexcept nogil:
@@ -163,7 +170,7 @@ cdef i64 peer_gather(peer_t* p, bint has_lingered) noexcept nogil:
             rc = peer_read(&piece, to + done)
         else:
             memcpy(to + done, ring_at(&p.feed.ring, p.cursor), piece.n)
-        peer_sent(p, 0 if rc else piece.n)
+        peer_sent(p, &piece, 0 if rc else piece.n)
         if rc:
             return -2
         done += piece.n
@@ -218,7 +225,7 @@ cdef int peer_send(peer_t* p, bint* is_stuck, bint* has_lingered) noexcept nogil
             packer_plain(&p.pack, BLOCK_PLAIN)
             error = peer_send_out(p, True, is_stuck)
             if error != PEER_CLOSED or is_stuck[0]:
-                peer_sent(p, 0)
+                peer_sent(p, &piece, 0)
                 return error
         n = <i64>p.plain_left if n > <i64>p.plain_left else n
         piece.n = <u64>n
@@ -228,7 +235,7 @@ cdef int peer_send(peer_t* p, bint* is_stuck, bint* has_lingered) noexcept nogil
     else:
         k = channel_send(&p.wire, ring_at(&p.feed.ring, p.cursor), <size_t>n, piece.has_more)
     error = errno
-    peer_sent(p, <u64>k if k > 0 else 0)
+    peer_sent(p, &piece, <u64>k if k > 0 else 0)
     has_lingered[0] = False
     if k > 0:
         p.pack.n_wire += <u64>k

@@ -462,6 +462,20 @@ ssize_t preadv2(int fd, const struct iovec* parts, int count, off_t at, int flag
     return action == FAIL ? -1 : syscall(SYS_preadv2, fd, parts, count, at, 0, flags);
 }
 
+/* What the kernel reads for a socket; it is held, and done whole or not at all. */
+ssize_t sendfile(int to, int fd, off_t* at, size_t n)
+{
+    char path[PATH_MAX];
+    enum action action = NOTHING;
+    if (path_of(fd, path, NULL)) {
+        keep_back(READ, path);
+        pthread_mutex_lock(&lock);
+        action = strike(READ, path, NULL);
+        pthread_mutex_unlock(&lock);
+    }
+    return action == FAIL ? -1 : syscall(SYS_sendfile, to, fd, at, n);
+}
+
 ssize_t read(int fd, void* data, size_t n) { return read_from(fd, data, n, -1); }
 ssize_t pread(int fd, void* data, size_t n, off_t at) { return read_from(fd, data, n, at); }
 
@@ -601,6 +615,7 @@ ssize_t pwrite64(int, const void*, size_t, off_t) __attribute__((alias("pwrite")
 ssize_t pwritev64(int, const struct iovec*, int, off_t) __attribute__((alias("pwritev")));
 ssize_t preadv64v2(int, const struct iovec*, int, off_t, int) __attribute__((alias("preadv2")));
 ssize_t pread64(int, void*, size_t, off_t) __attribute__((alias("pread")));
+ssize_t sendfile64(int, int, off_t*, size_t) __attribute__((alias("sendfile")));
 int ftruncate64(int, off_t) __attribute__((alias("ftruncate")));
 int fallocate64(int, int, off_t, off_t) __attribute__((alias("fallocate")));
 int posix_fallocate64(int, off_t, off_t) __attribute__((alias("posix_fallocate")));
