@@ -139,7 +139,7 @@ cdef class Move:
 
     def some(self, u32 n):
         """Move up to n messages; returns how many, or None when others are to have their turn
-        before the next one has gone.
+        before the next one has gone: it is large, or older ones are on their way back.
 
         Fewer when there are no more, or the other queue is full and refuses publishes, or cannot be
         written. `Loop.after_sync` says when they are safe there; those that are not are ready again
@@ -151,6 +151,8 @@ cdef class Move:
         if (q is to or q.is_deleted or q.is_closed or q.stream != NULL or q.releases != NULL
                 or to.is_deleted or to.is_closed or to.releases != NULL or to.name == NULL):
             return 0
+        if q.n_orphans:
+            return None
         loop_clock(q.loop)
         self.source.loop.open_portion()
         with nogil:

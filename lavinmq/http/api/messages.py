@@ -450,7 +450,7 @@ async def move_messages(call: Call) -> dict[str, int]:
         if moved == count or call.broker.loop.is_held or not call.is_allowed_still():
             break
         moved_now = move.some(min(count - moved, MOVED_AT_ONCE))
-        if moved_now is None:  # a large one goes in portions
+        if moved_now is None:  # a large one goes in portions, or older ones come back first
             await others_first()
             continue
         moved += moved_now

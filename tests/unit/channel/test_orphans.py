@@ -108,6 +108,24 @@ def test_nothing_is_delivered_before_older_messages_are_back(bench: Bench) -> No
     assert got.body == b"younger"
 
 
+def test_an_operator_moves_nothing_before_older_messages_are_back(bench: Bench) -> None:
+    queue, to = held(bench), bench.queue("to", segment_size=65_536)
+    move = _core.Move(queue, to)
+    bench.loop.portion_units = 1
+    bench.link.close_channel(2, True)
+    turn(bench)
+    bench.send(publish(b"q", b"younger"))
+
+    assert queue.ready
+    assert move.some(MANY) is None
+    bench.loop.portion_units = 0
+    bench.run()
+    while move.some(MANY):
+        bench.run()
+    moved = [got.body for got in iter(lambda: bench.get(to), None)]
+    assert moved == [*map(body, range(MANY)), b"younger"]
+
+
 def test_what_comes_back_while_its_queue_is_deleted_is_forgotten(bench: Bench) -> None:
     queue = held(bench)
     bench.loop.portion_units = 1
