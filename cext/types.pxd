@@ -911,7 +911,7 @@ cdef struct track_t:            # what a consumer tag has acknowledged
     i64 offset                  # where it goes on reading, 0 = nothing is stored
     u32 refs                    # readers that use it
     flag_t is_dirty             # to be written
-    u8 len
+    u8 len                      # 0 = a mark of door/stored_offsets.pyx, which owns it
     u8 tag[1]                   # len bytes
 
 cdef struct tracks_t:           # the tags of a stream and their file

@@ -987,9 +987,6 @@ class Queue:
 
     @epochs.setter
     def epochs(self, value: list[tuple[int, int]]) -> None: ...
-    def stored_offsets(self) -> dict[bytes, int]:
-        """Of a stream: where consumers go on reading, by tag; the oldest commit comes first."""
-
     @property
     def n_offsets(self) -> int:
         """Of a stream: how many stored offsets there are at most."""
@@ -1850,6 +1847,13 @@ def raw_records(queue: Queue, offset: int, end: int) -> tuple[bytes, int, int, i
 def raw_rest(queue: Queue, seg_id: int, pos: int, n: int) -> bytes | None:
     """Up to n bytes of a segment, 256 KiB at most; None when it is gone. Raises: OSError."""
 
+class StoredOffsets(Iterator[list[tuple[bytes, int]]]):
+    """Of a stream: where consumers go on reading, tags and offsets, some at a time; the oldest
+    commit comes first. What is committed meanwhile may come twice, the later counts."""
+
+    def __init__(self, queue: Queue) -> None: ...
+    def __next__(self) -> list[tuple[bytes, int]]: ...
+
 def view_segments(queue: Queue, segments: list[tuple[int, int, int, int, int, int]]) -> None:
     """Take over finished segments of a stream on a loop that `is_reading`, by rising numbers: their
     number, bytes, messages, first offset (lower than the next one: that), first and last time.
@@ -2137,7 +2141,7 @@ class Move:
         """Move up to n messages.
 
         Returns: how many: fewer when there are no more, or the other is full and refuses publishes,
-            or cannot be written; None when the portion is over before the next one has gone: to be
-            called again. `Loop.after_sync` says when they are safe; those that are not are ready
-            again then, and counted in `Queue.returned`.
+            or cannot be written; None when the portion is over before the next one has gone, or
+            older ones are on their way back: to be called again. `Loop.after_sync` says when they
+            are safe; those that are not are ready again then, and counted in `Queue.returned`.
         """

@@ -228,16 +228,6 @@ cdef class Queue:
             raise TypeError("no stream")
         stream_set_epochs(self.q, value)
 
-    def stored_offsets(self) -> dict:
-        """Of a stream: where consumers go on reading, by consumer tag."""
-        cdef track_t* t = self.q.stream.tracks.oldest if self.q.stream != NULL else NULL
-        found = {}
-        while t != NULL:
-            if t.offset:
-                found[PyBytes_FromStringAndSize(<char*>t.tag, t.len)] = t.offset
-            t = t.newer
-        return found
-
     @property
     def n_offsets(self) -> int:
         """Of a stream: how many stored offsets there are at most."""

@@ -65,9 +65,10 @@ cdef int tracks_grow(tracks_t* ts) noexcept nogil:
     if grown == NULL:
         return -1
     while t != NULL:
-        i = hash_bytes(t.tag, t.len, 0) & (cap - 1)
-        t.bucket_next = grown[i]
-        grown[i] = t
+        if t.len:
+            i = hash_bytes(t.tag, t.len, 0) & (cap - 1)
+            t.bucket_next = grown[i]
+            grown[i] = t
         t = t.newer
     free(ts.buckets)
     ts.buckets = grown
@@ -138,7 +139,10 @@ cdef void tracks_free(tracks_t* ts) noexcept nogil:
     while ts.oldest != NULL:
         t = ts.oldest
         ts.oldest = t.newer
-        free(t)
+        if t.len:
+            free(t)
+        else:
+            t.refs = 0
     free(ts.buckets)
     tracks_close(ts)
 
@@ -377,7 +381,6 @@ cdef class _TracksLoad:
     cdef u64 at                 # the next entry of the file
     cdef u64 entries
     cdef u64 kept
-    cdef track_t* next          # that is looked at
     cdef int fd
     cdef bint is_read
     cdef bint is_changed
@@ -429,16 +432,16 @@ cdef class _TracksLoad:
                            or piece.count(0, n) != len(piece) - n
                            or len(piece) - n == OFFSETS_PIECE)
         tracks_set_size(ts, self.at)
-        self.next = ts.oldest
+        ts.next = ts.oldest     # from where on they are looked at
         return 0
 
     cdef bint look(self) except -1:
         cdef tracks_t* ts = &self.q.stream.tracks
         cdef track_t* t
         cdef u32 left = OFFSETS_LOOKED
-        while self.next != NULL and left:
-            t = self.next
-            self.next = t.newer
+        while ts.next != NULL and left:
+            t = ts.next
+            ts.next = t.newer
             left -= 1
             if t.offset < self.first:
                 tracks_forget(ts, t)
@@ -446,7 +449,7 @@ cdef class _TracksLoad:
             self.kept += 1
             if t.offset > self.q.stream.next_offset:
                 self.set_back(t)
-        if self.next != NULL:
+        if ts.next != NULL:
             return True
         ts.dropped = self.first
         self.is_changed = self.is_changed or self.kept != self.entries

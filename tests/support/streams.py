@@ -20,6 +20,11 @@ ACK, REJECT = 80, 90
 HEADERS = 0x2000
 
 
+def stored_offsets(core: _core.Queue) -> dict[bytes, int]:
+    """Where consumers go on reading, by tag; the oldest commit comes first."""
+    return {tag: offset for some in _core.StoredOffsets(core) for tag, offset in some}
+
+
 class Delivery(NamedTuple):
     """One basic.deliver as the client sees it."""
 

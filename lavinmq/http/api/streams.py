@@ -246,7 +246,7 @@ def _break_off(handler: ApiHandler) -> None:
 
 # --- positions --------------------------------------------------------------------------------
 
-Position = tuple[str, int]
+Position = tuple[bytes, int]
 """The tag of a consumer, and where it goes on reading."""
 
 
@@ -257,23 +257,29 @@ async def list_positions(call: Call) -> Listing[Position]:
     Those that were stored last come first."""
     queue = stream_of(call)
     await all_synced(queue.core)
-    rows = [
-        (tag.decode("utf-8", "surrogateescape"), offset)
-        for tag, offset in queue.core.stored_offsets().items()
-    ]
-    rows.reverse()  # what was stored last comes first: a stream may have thousands
+    found: dict[bytes, int] = {}
+    for some in _core.StoredOffsets(queue.core):
+        for tag, offset in some:
+            found.pop(tag, None)  # it was committed once more
+            found[tag] = offset
+        await others_first()
+    # What was stored last comes first: a stream may have very many.
+    rows = reversed(found.items())
     return Listing(
-        rows, lambda each: _position_row(call.broker, queue, *each), lambda each: each[0]
+        rows, lambda each: _position_row(call.broker, queue, *each), lambda each: _name(each[0])
     )
 
 
-def _position_row(broker: Broker, queue: Queue, name: str, offset: int) -> dict[str, Any]:
-    tag, samples = name.encode("utf-8", "surrogateescape"), broker.sampler.samples
+def _name(tag: bytes) -> str:
+    return tag.decode("utf-8", "surrogateescape")
+
+
+def _position_row(broker: Broker, queue: Queue, tag: bytes, offset: int) -> dict[str, Any]:
     return {
-        "name": name,
+        "name": _name(tag),
         "offset": offset,
         "lag": lag(queue.core, offset),
-        "lag_log": broker.lags.log(queue, tag, samples),
+        "lag_log": broker.lags.log(queue, tag, broker.sampler.samples),
     }
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from lavinmq import _core
 from tests.support.core import Bench, TimedEvents, properties, publish, settle
+from tests.support.streams import stored_offsets
 
 MINUTE_MS = 60_000
 KINDS: dict[str, dict[str, Any]] = {
@@ -118,7 +119,7 @@ def test_questions_and_rules_do_no_harm(bench: Bench, kind: str, end: str) -> No
     assert queue.compact() is False
     assert queue.pending(10) == []
     assert queue.take_damage() == queue.segments() == []
-    assert queue.stored_offsets() == {}
+    assert stored_offsets(queue) == {}
     assert (queue.lost, queue.read_error, queue.write_error, queue.failed_file) == (0, 0, 0, "")
     assert queue.offset_at(0) == (0, True)
     assert queue.first_offset == queue.next_offset == 0
@@ -157,7 +158,7 @@ def test_a_stream_that_has_ended_is_asked_in_vain(bench: Bench) -> None:
         bench.run()
 
         assert queue.purge() == 0
-        assert queue.stored_offsets() == {}
+        assert stored_offsets(queue) == {}
         assert queue.offset_at(0) == (0, True)
         assert queue.segments() == []
         assert queue.first_offset <= queue.next_offset
@@ -359,7 +360,7 @@ def test_stored_offsets_of_a_stream_are_read_in_steps_when_it_is_restarted(
     most = max(b - a for a, b in pairwise(sorted(counts)))
     assert 0 < most <= 65_536 // len(entry(tags[0], 1)) + 1
     assert queue.n_offsets == len(tags) + 1
-    found = queue.stored_offsets()
+    found = stored_offsets(queue)
     assert found == {b"lost": 41, **{tag: 1 + n % 40 for n, tag in enumerate(tags)}}
     assert len(steps.notes) == 1 and "lost" in steps.notes[0]
 
@@ -381,7 +382,7 @@ def test_stored_offsets_that_are_as_they_should_be_are_left_alone(bench: Bench) 
     list(steps)
 
     assert steps.offsets() is None
-    assert queue.stored_offsets() == {b"one": 3, b"two": 4}
+    assert stored_offsets(queue) == {b"one": 3, b"two": 4}
     assert path.stat().st_ino == before.st_ino and path.stat().st_size == before.st_size
 
 

@@ -16,7 +16,7 @@ import pytest
 from lavinmq.arguments.stream import reading
 from lavinmq.errors import ChannelError
 from lavinmq.fieldtable import FieldTable, Long, Timestamp
-from tests.support.streams import REJECT, Delivery, StreamBench
+from tests.support.streams import REJECT, Delivery, StreamBench, stored_offsets
 
 MakeStream = Callable[..., StreamBench]
 TIME = "x-stream-timestamp"
@@ -202,7 +202,7 @@ def test_where_it_ended_is_remembered(make_stream: MakeStream) -> None:
         bench.settle(channel, tag)
     bench.reopen(crash=True)
 
-    assert bench.core.stored_offsets() == {b"me": 4}
+    assert stored_offsets(bench.core) == {b"me": 4}
 
 
 @pytest.mark.parametrize("value", [0, -1, True, "5", 1.5, Timestamp(5), [5], {"a": 5}], ids=repr)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lavinmq import _core
-from tests.support.streams import ACK, NAME, StreamBench
+from tests.support.streams import ACK, NAME, StreamBench, stored_offsets
 
 MakeStream = Callable[..., StreamBench]
 MOST = 64 << 20
@@ -97,7 +97,7 @@ def test_one_entry_is_written_for_each_tick_and_tag(make_stream: MakeStream) -> 
     )  # fmt: skip
     assert len(parse(offsets_file(bench).read_bytes())) == 6
     bench.reopen(crash=True)
-    assert bench.core.stored_offsets() == {b"one": 4, b"two": 7}
+    assert stored_offsets(bench.core) == {b"one": 4, b"two": 7}
     assert sorted(parse(offsets_file(bench).read_bytes())) == [(b"one", 4), (b"two", 7)]
 
 
@@ -123,7 +123,7 @@ def test_a_full_file_is_rewritten_with_the_entry_that_filled_it(make_stream: Mak
     assert sizes.count(sizes[0]) < 20
     rewritten = next(n for n, size in enumerate(sizes) if n and size < sizes[n - 1])
     assert sizes[rewritten] == len(entry(b"a", 1) + entry(b"other", 6) + entry(b"tag", 1))
-    assert bench.core.stored_offsets() == {b"a": 1, b"other": 6, b"tag": 1001}
+    assert stored_offsets(bench.core) == {b"a": 1, b"other": 6, b"tag": 1001}
 
 
 def test_more_tags_than_fit_into_a_segment(make_stream: MakeStream) -> None:
@@ -141,7 +141,7 @@ def test_more_tags_than_fit_into_a_segment(make_stream: MakeStream) -> None:
 
     bench.reopen(crash=True)
 
-    assert bench.core.stored_offsets() == wanted
+    assert stored_offsets(bench.core) == wanted
     assert offsets_file(bench).stat().st_size > 4096
 
 
@@ -150,17 +150,17 @@ def test_offsets_of_messages_that_are_gone_are_dropped(make_stream: MakeStream) 
     bench = make_stream()
     fill(bench, 12)
     replace(bench, entry(b"low", 2) + entry(b"high", 12) + entry(b"zero", 0) + entry(b"neg", -5))
-    assert bench.core.stored_offsets() == {b"low": 2, b"high": 12}
+    assert stored_offsets(bench.core) == {b"low": 2, b"high": 12}
 
     bench.core.set_stream_limits(max_length=4)
 
-    assert bench.core.stored_offsets() == {b"high": 12}
+    assert stored_offsets(bench.core) == {b"high": 12}
     assert bench.core.is_offsets_due
     rewrite(bench)
     assert not bench.core.is_offsets_due
     assert parse(offsets_file(bench).read_bytes()) == [(b"high", 12)]
     replace(bench, entry(b"low", 2) + entry(b"high", 12))
-    assert bench.core.stored_offsets() == {b"high": 12}
+    assert stored_offsets(bench.core) == {b"high": 12}
 
 
 @pytest.mark.parametrize("is_purged", [False, True])
@@ -179,12 +179,12 @@ def test_very_many_offsets_are_dropped_some_at_a_time(
     else:
         bench.core.set_stream_limits(max_length=4)
 
-    left = list(bench.core.stored_offsets())
+    left = list(stored_offsets(bench.core))
     assert len(left) == 137
     assert bench.core.store_offset(left[0], 12)
     bench.core.store_offset(left[1], 0)
     bench.run()
-    assert bench.core.stored_offsets() == {left[0]: 12, b"high": 12}
+    assert stored_offsets(bench.core) == {left[0]: 12, b"high": 12}
     bench.loop.portion_units = 0
     rewrite(bench)
     assert parse(offsets_file(bench).read_bytes()) == [(b"high", 12), (left[0], 12)]
@@ -222,7 +222,7 @@ def test_what_is_stored_while_the_file_is_copied_comes_behind_the_copy(
     bench.settle(channel, 3)
     bench.run()
     bench.reopen(crash=True)
-    assert bench.core.stored_offsets() == {b"two": 4, b"late": 9}
+    assert stored_offsets(bench.core) == {b"two": 4, b"late": 9}
 
 
 def test_a_copy_that_could_not_be_written_is_made_again(make_stream: MakeStream) -> None:
@@ -245,7 +245,7 @@ def test_a_copy_that_could_not_be_written_is_made_again(make_stream: MakeStream)
     rewrite(bench)
     assert offsets_file(bench).read_bytes() == b""
     bench.core.end_offsets(5)
-    assert bench.core.stored_offsets() == {}
+    assert stored_offsets(bench.core) == {}
 
 
 def test_a_file_that_has_no_room_left_is_not_written_by_two_at_once(
@@ -287,7 +287,7 @@ def test_an_offset_behind_the_end_becomes_the_end(make_stream: MakeStream) -> No
 
     replace(bench, entry(b"far", 1000))
 
-    assert bench.core.stored_offsets() == {b"far": 4}
+    assert stored_offsets(bench.core) == {b"far": 4}
     fill(bench, 1)
     bench.consume(tag="far")
     assert [delivery.offset for delivery in bench.deliveries()] == [4]
@@ -304,7 +304,7 @@ def test_too_many_tags_drop_those_committed_longest_ago(make_stream: MakeStream)
 
     size = offsets_file(bench).stat().st_size
     assert MOST - 2 * ENTRY_MAX - 1 <= size < MOST - ENTRY_MAX
-    stored = bench.core.stored_offsets()
+    stored = stored_offsets(bench.core)
     assert list(stored) == tags[n - size // ENTRY_MAX :]
 
 
@@ -325,7 +325,7 @@ def test_any_bytes_in_the_file_of_offsets_can_be_loaded(make_stream: MakeStream,
         replace(bench, bytes(data))
 
         newest = dict(parse(bytes(data)))
-        assert bench.core.stored_offsets() == {
+        assert stored_offsets(bench.core) == {
             tag: min(offset, 41) for tag, offset in newest.items() if offset >= 1
         }
         assert not bench.core.is_closed

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from lavinmq.arguments.stream import reading
 from lavinmq.errors import ChannelError
 from lavinmq.fieldtable import FieldTable, Long, Timestamp
-from tests.support.streams import StreamBench
+from tests.support.streams import StreamBench, stored_offsets
 
 PARIS, LONDON = (48.8566, 2.3522), (51.5074, -0.1278)
 NEW_YORK, LOS_ANGELES = (40.7128, -74.0060), (34.0522, -118.2437)
@@ -210,7 +210,7 @@ def test_filtered_messages_do_not_use_credit_and_advance_the_offset(bench: Strea
 
     assert bench.deliveries() == []
     assert (first.offset, second.offset) == (501, 1002)
-    assert bench.core.stored_offsets() == {b"me": 1003}
+    assert stored_offsets(bench.core) == {b"me": 1003}
     publish(bench, None)
     bench.reopen()
     bench.consume({"x-stream-filter": "foo"}, tag="me", prefetch=1)

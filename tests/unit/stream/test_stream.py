@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from lavinmq.fieldtable import Long, Timestamp
-from tests.support.streams import ACK, NAME, REJECT, Delivery, StreamBench
+from tests.support.streams import ACK, NAME, REJECT, Delivery, StreamBench, stored_offsets
 
 MakeStream = Callable[..., StreamBench]
 BIG = b"x" * 3000
@@ -217,7 +217,7 @@ class Streams(RuleBasedStateMachine):
             mine = [d for d in found if d.channel == channel]
             self.compare(reader, mine)
         self.end_readers()
-        stored = {tag.decode(): offset for tag, offset in core.stored_offsets().items()}
+        stored = {tag.decode(): offset for tag, offset in stored_offsets(core).items()}
         assert stored == {tag: offset for tag, offset in self.stored.items() if offset}
         assert core.lost == 0
 
@@ -408,7 +408,7 @@ def test_recover_delivers_again_with_the_same_offsets(make_stream: MakeStream) -
     bench.deliveries()
 
     assert [(d.redelivered, d.offset) for d in again] == [(True, 1), (True, 3)]
-    assert bench.core.stored_offsets() == {b"me": 3}
+    assert stored_offsets(bench.core) == {b"me": 3}
 
 
 def test_what_is_stored_is_acknowledged_and_not_just_read(make_stream: MakeStream) -> None:
@@ -421,14 +421,14 @@ def test_what_is_stored_is_acknowledged_and_not_just_read(make_stream: MakeStrea
     bench.settle(channel, 2)
     bench.settle(channel, 4)
     bench.deliveries()
-    assert bench.core.stored_offsets() == {b"me": 1}
+    assert stored_offsets(bench.core) == {b"me": 1}
     bench.settle(channel, 1)
     bench.deliveries()
-    assert bench.core.stored_offsets() == {b"me": 3}
+    assert stored_offsets(bench.core) == {b"me": 3}
     bench.settle(channel, 3, REJECT)
     bench.reopen(crash=True)
 
-    assert bench.core.stored_offsets() == {b"me": 5}
+    assert stored_offsets(bench.core) == {b"me": 5}
     bench.consume(tag="me", prefetch=1)
     assert offsets(bench.deliveries()) == [5]
 
@@ -453,7 +453,7 @@ def test_an_explicit_offset_is_tracked_when_asked_for(
 
     assert first.offset == 7
     assert offsets(bench.deliveries()) == [8 if is_tracked else 7]
-    assert bench.core.stored_offsets() == ({b"me": 8} if is_tracked else {})
+    assert stored_offsets(bench.core) == ({b"me": 8} if is_tracked else {})
 
 
 def test_tags_made_by_the_broker_are_not_tracked(make_stream: MakeStream) -> None:
@@ -466,7 +466,7 @@ def test_tags_made_by_the_broker_are_not_tracked(make_stream: MakeStream) -> Non
     bench.settle(channel, 2, ACK, True)
     bench.deliveries()
 
-    assert bench.core.stored_offsets() == {}
+    assert stored_offsets(bench.core) == {}
     assert not (bench.directory / NAME / "consumer_offsets").exists()
 
 
@@ -620,6 +620,6 @@ def test_readers_of_removed_segments_go_on_behind_them(make_stream: MakeStream) 
     assert offsets(bench.deliveries()) == [7]
     bench.settle(channel, 2)
     assert offsets(bench.deliveries()) == [8]
-    assert bench.core.stored_offsets() == {b"me": 7}
+    assert stored_offsets(bench.core) == {b"me": 7}
     bench.consume({"x-stream-offset": -5}, tag="other")
     assert offsets(bench.deliveries()) == [7, 8]

@@ -16,7 +16,7 @@ from lavinmq.auth.tasks import Tasks
 from lavinmq.files.saving import Disk
 from lavinmq.vhost.queue import Queue
 from lavinmq.vhost.stored_offsets import StoredOffsets
-from tests.support.streams import NAME, StreamBench
+from tests.support.streams import NAME, StreamBench, stored_offsets
 
 
 class HeldDisk(Disk):
@@ -151,7 +151,7 @@ def test_a_stream_is_read_again_when_its_file_is_written(bench: StreamBench) -> 
             await one
         list(_core.Restart(bench.core))
         assert not bench.core.is_closed
-        assert bench.core.stored_offsets() == {b"one": 3, b"two": 3, b"kept": 3}
+        assert stored_offsets(bench.core) == {b"one": 3, b"two": 3, b"kept": 3}
         two = scene.forget(b"two")
         await turns()
         scene.disk.held[1].set()
