@@ -200,12 +200,14 @@ cdef int file_unlink(loop_t* loop, const char* path) noexcept nogil:
     return 0
 
 
-cdef void file_remove(loop_t* loop, const char* path) noexcept nogil:
-    """Remove a file, which may be large; it does not matter when there is none."""
+cdef int file_remove(loop_t* loop, const char* path) noexcept nogil:
+    """Remove a file, which may be large; it does not matter when there is none. 0, or -1: its name
+    is still there."""
     cdef int fd = c_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW)
-    file_unlink(loop, path)
+    cdef int rc = -1 if file_unlink(loop, path) and errno != ENOENT else 0
     if fd >= 0:
         close_behind(fd)
+    return rc
 
 
 cdef int directory_make(loop_t* loop, const char* path) noexcept nogil:

@@ -171,14 +171,29 @@ cdef void segment_pop_deleted(seg_t* seg) noexcept nogil:
 cdef void segment_unlink(store_t* st, const seg_t* seg) noexcept nogil:
     """Remove the files of a segment. The messages go first, and their deleted positions when that
     is on disk: a segment that is there after a loss of power, without them, would be delivered
-    again, whole."""
+    again, whole. So they stay when the messages cannot go."""
     cdef char path[PATH_MAX_BYTES]
     segment_path(st, b"msgs", seg.id, path)
-    file_remove(st.loop, path)
+    if file_remove(st.loop, path):
+        segment_empty(st, seg.id)
+        return
     segment_path(st, b"meta", seg.id, path)
     file_unlink(st.loop, path)
     if seg.ack_size == 0 or not st.loop.sync or store_leave_acks(st, seg.id):
         segment_unlink_acks(st, seg.id)
+
+
+cdef void segment_empty(store_t* st, u32 id) noexcept nogil:
+    """Cut a segment that cannot be removed to nothing: the next start finds no messages in it, and
+    tries again. What cannot even be cut has its deleted positions left."""
+    cdef char path[PATH_MAX_BYTES]
+    cdef int fd = segment_open(st, b"msgs", id, O_RDWR)
+    if fd < 0:
+        return
+    if segment_resize(st, b"msgs", id, fd, SEGMENT_HEADER) == 0:
+        segment_path(st, b"meta", id, path)
+        file_unlink(st.loop, path)
+    close_behind(fd)
 
 
 cdef void segment_unlink_acks(store_t* st, u32 id) noexcept nogil:

@@ -6,6 +6,7 @@ remember the one and not the other.
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -145,6 +146,41 @@ def test_positions_of_a_removed_segment_go_after_a_sync_that_others_wait_for(
         assert sum(each.kind is Call.SYNC for each in disk.records()) > syncs
     assert broker.stop() == 0
     assert len(positions_in(broker.data_dir)) <= 1  # of the segment that is written to
+
+
+@pytest.mark.parametrize(
+    ("how", "call"),
+    [
+        ("settled", Call.UNLINK),
+        ("settled", Call.UNLINK | Call.TRUNCATE),
+        ("purged", Call.UNLINK),
+    ],
+)
+def test_a_segment_that_cannot_be_removed_does_not_come_back(
+    on_disk: DiskFactory, how: str, call: Call
+) -> None:
+    """Its name cannot be taken from it, or it cannot be cut either, while other files go."""
+    broker, disk = on_disk()
+    broker.start()
+    with Wire.open(broker.port, channels=(1, 2)) as wire:
+        fill(wire, MESSAGES)
+        if how == "settled":
+            commit_first(wire)
+            settle(wire, IN_A_SEGMENT - 1)
+        disk.plan(Action.FAIL, call, "*/msgs.0000000001", error=errno.EIO)
+        if how == "settled":
+            take(wire, 1, 1)  # what is behind the segment
+            wire.send(1, commands.Basic.Ack(IN_A_SEGMENT))
+        else:
+            wire.call(1, commands.Queue.Purge(queue=QUEUE), commands.Queue.PurgeOk)
+        disk.wait_for_strikes()
+    assert broker.stop() == 0
+    disk.heal()
+
+    broker.start()
+
+    assert messages_in(broker.port, QUEUE) == []
+    assert not (queue_directory(broker.data_dir, QUEUE) / "msgs.0000000001").exists()
 
 
 def test_an_orderly_stop_leaves_no_positions_of_removed_segments(on_disk: DiskFactory) -> None:
