@@ -71,7 +71,7 @@ APART: set[str] = {"pipeline", "spark"}
 
 SHARED: set[str] = {"client._engine", "client.errors", "client.frames", "client.link",
                     "client.methods", "errors", "fieldtable", "files.definitions",
-                    "files.stream_epochs"}  # fmt: skip
+                    "files.stream_epochs", "files.stream_files"}  # fmt: skip
 """All that these have in common with the broker: what is on the wire, by the client library, and in
 its files."""
 
