@@ -2,7 +2,8 @@
 
 The broker sends blocks of whole records, straight from its files, and the scanner of segments makes
 rows of them: no frames, no acknowledgements, no filter. A broken answer is asked for again behind
-the last whole block. Source: docs/http-api.md, Streams.
+the last whole block. Offsets that no block has are lost: the broker passes over damage.
+Source: docs/http-api.md, Streams.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class _Bulk:
             self._check(response.status)
             while (block := BLOCK.unpack(_exactly(response, BLOCK.size)))[1]:
                 yield from self._block(block[0], block[1], _exactly(response, block[2]))
-            self._next = max(self._next, block[0])
+            self._pass_over(block[0])
         finally:
             connection.close()
 
@@ -103,6 +104,10 @@ class _Bulk:
         from lavinmq.spark._arrow import Scanner
 
         task = self._task
+        if offset >= task.end:
+            raise SourceError(f"{self._where}: a block of offset {offset} came, at {self._next}")
+        self._pass_over(offset)
+        behind = min(offset + count, task.end)
         scanner = Scanner(self._columns, offset=offset, offsets=(self._next, task.end))
         position, result = 0, Scanner.FULL
         while result == Scanner.FULL:
@@ -112,9 +117,9 @@ class _Bulk:
             position = scanner.position
             if result == Scanner.FULL:
                 yield self._columns.take()
-        if result != Scanner.END and position != len(records):
+        if scanner.offset != behind:
             raise SourceError(f"{self._where}: there is no record at offset {scanner.offset}")
-        self._next = min(offset + count, task.end)
+        self._next = max(self._next, behind)
 
     def _check(self, status: int) -> None:
         """Raises: SourceError for a refusal, _BrokenOff for what may be over soon."""
@@ -132,20 +137,27 @@ class _Bulk:
 
     def _skip_lost(self) -> None:
         """Go on at the first offset there is. Raises: DataLossError when that is not wanted."""
-        task = self._task
-        admin = Admin(task.connection)
+        admin = Admin(self._task.connection)
         try:
-            details = admin.queue(task.queue)
+            details = admin.queue(self._task.queue)
         finally:
             admin.close()
         held = None if details is None else bounds_of(details)
         if held is None or held.first <= self._next:
             raise _BrokenOff("its first offset is not known")
-        last = min(held.first, task.end) - 1
-        text = f"{self._where}: data loss: offsets {self._next} to {last} are gone"
+        self._pass_over(held.first)
+
+    def _pass_over(self, offset: int) -> None:
+        """The broker goes on at an offset: what is before it is lost. Raises: DataLossError when
+        that is not wanted."""
+        task, start = self._task, max(self._next, 1)  # there is no offset 0
+        last = min(offset, task.end) - 1
+        if last < start:
+            return
+        text = f"{self._where}: data loss: offsets {start} to {last} are gone"
         if task.fail_on_data_loss:
             raise DataLossError(f"{text}; set failOnDataLoss=false to go on without them")
-        log.warning("%s, %d messages", text, last + 1 - self._next)
+        log.warning("%s, %d messages", text, last + 1 - start)
         self._next = last + 1
 
 

@@ -99,6 +99,7 @@ class Connection:
     """One connection with its channel; made by `connect`, used by one thread at a time.
 
     `blocked` is the broker's reason while it takes no publishes (connection.blocked), else None.
+    `product` is what the broker calls itself.
     `frame_max` bounds the payload of a frame with its 8 bytes of frame.
     """
 
@@ -124,6 +125,7 @@ class Connection:
         self.heartbeat_s = 0
         self.stall_s = STALL_S
         self.blocked: str | None = None
+        self.product = ""
 
     # ---- life ------------------------------------------------------------------------------------
 
@@ -132,7 +134,7 @@ class Connection:
         self._secret = secret
         self._connect()
         self.write(PROTOCOL_HEADER)
-        self._expect("connection.start")
+        self.product = str(self._expect("connection.start")[2].get("product"))
         response = f"\0{self._options.user}\0{secret}"
         self._send(0, "connection.start-ok", properties(name), "PLAIN", response, "en_US")
         channel_max, frame_max, heartbeat_s = self._expect("connection.tune")

@@ -32,6 +32,8 @@ ACK = struct.Struct(">BHIIQBB")  # a whole frame of basic.ack
 ACK_ID, ACK_SIZE, ALL_UP_TO = 0x003C0050, 13, 1
 CANCEL_ID = frames.id_of("basic.cancel")
 PROBE_S = 5.0  # how long a message that is there may take to come
+LOOK_S = 5.0  # between two looks into what a filter has left out
+NUMBERED_WITHOUT_HOLES = "LavinMQ"  # the product whose offsets are those of messages alone
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +66,9 @@ class _Reading:
             frame_max=frames.FRAME_MAX,
         )
         self._conditions = _conditions(task)
-        self._looks_for_loss = True
+        self._has_holes = False
+        self._gap: tuple[int, int] | None = None  # of offsets that did not come, not looked into
+        self._look_at = 0.0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Read until the range is finished, over as many connections as it takes."""
@@ -94,6 +98,8 @@ class _Reading:
         """Read until the range is finished. Raises: ConnectionFailure when that ends before."""
         task = self._task
         with self._connect() as connection:
+            self._has_holes = connection.product != NUMBERED_WITHOUT_HOLES
+            self._look()  # what the connection before had no time for
             arguments: dict[str, Any] = {
                 "x-stream-offset": self._decoder.next_offset,
                 "x-stream-end-offset": task.end,
@@ -101,7 +107,6 @@ class _Reading:
                 **self._conditions,
             }
             _consume(connection, task.queue, task.prefetch, arguments)
-            self._looks_for_loss = True
             yield from self._receive(connection)
 
     def _receive(self, connection: Connection) -> Iterator[pa.RecordBatch]:
@@ -112,7 +117,7 @@ class _Reading:
         while True:
             result = _run(decoder, connection)
             if decoder.gap is not None:
-                self._account(*decoder.gap)
+                self._look(*decoder.gap)
             if decoder.tag != seen:
                 seen, quiet_since = decoder.tag, time.monotonic()
             if seen - acked >= ack_every:
@@ -169,20 +174,35 @@ class _Reading:
         """Whether the stream has messages up to the end of the range, or had them."""
         return self._first_from(self._task.end - 1) is not None
 
-    def _account(self, start: int, end: int) -> int:
-        """No message of these offsets came; return behind which of them none is gone.
+    def _look(self, start: int = 0, end: int = 0) -> None:
+        """No message of these offsets came: look into it. With a filter that is so all the time,
+        and now and then is enough: retention takes from the front, the gaps are kept as one."""
+        self._note(start, end)
+        if not self._conditions or time.monotonic() >= self._look_at:
+            self._account()
 
-        With a filter that is so all the time, and it is looked into once for each connection.
+    def _note(self, start: int, end: int) -> None:
+        if start < end:
+            self._gap = (start if self._gap is None else self._gap[0], end)
+
+    def _account(self, start: int = 0, end: int = 0) -> int:
+        """No message of these offsets came, nor of those noted before; return behind which of them
+        none is gone.
+
+        Where offsets have holes, only what is before the first message counts as gone.
         Raises: DataLossError when they were removed and that matters, SourceError.
         """
-        if start >= end or not self._looks_for_loss:
+        self._note(start, end)
+        if self._gap is None:
             return start
-        self._looks_for_loss = not self._conditions
-        first = self._first_from("first")
+        start, end = self._gap
+        first = self._first_from("first" if self._has_holes else start)
         gone = f"{self._subject}: offsets {max(start, 1)} to"
         if first is None:
             text = f"{gone} {end - 1} did not come, and the stream gives no other"
             raise SourceError(f"{self._task.connection} {text}")
+        self._gap = None
+        self._look_at = time.monotonic() + LOOK_S
         last = min(first, end)
         start = max(start, 1)  # LavinMQ has no offset 0: whoever begins there loses nothing
         if last > start:
@@ -209,6 +229,7 @@ class _Reading:
                 if n == 0:
                     return None
                 decoder.received(n)
+                deadline = time.monotonic() + PROBE_S  # it comes, and may be large
         return int(columns.take().column(0)[0].as_py())
 
     def _connect(self) -> Connection:

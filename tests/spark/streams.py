@@ -1,4 +1,4 @@
-"""Streams for tests: declare, publish, and read back what Spark wrote."""
+"""Streams for tests: declare, publish, damage, and read back what Spark wrote."""
 
 from __future__ import annotations
 
@@ -61,3 +61,14 @@ class Stream:
 def numbers(start: int, end: int) -> list[bytes]:
     """Bodies that are the numbers of a range."""
     return [b"%d" % number for number in range(start, end)]
+
+
+def damage(broker: Broker, body: bytes) -> None:
+    """Overwrite the head of the record that has this body, in a segment that was counted."""
+    broker.restart()
+    broker.stop()
+    (path,) = (each for each in broker.data_dir.rglob("msgs.*") if body in each.read_bytes())
+    data = path.read_bytes()
+    at = data.index(body)
+    path.write_bytes(data[: at - 16] + b"\xff" * 16 + data[at:])
+    broker.start()

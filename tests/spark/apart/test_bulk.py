@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import struct
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +17,7 @@ pytest.importorskip("pyarrow")
 
 from lavinmq.spark.bulk import read_blocks
 from lavinmq.spark.errors import DataLossError, SourceError
-from lavinmq.spark.options import SourceOptions
+from lavinmq.spark.options import ConnectionOptions, Node, SourceOptions
 from lavinmq.spark.planner import RangeTask, plan
 from lavinmq.spark.reading import read_range
 from lavinmq.spark.schema import COLUMNS
@@ -20,7 +25,7 @@ from lavinmq.spark.streams import Streams
 from tests.conftest import BrokerFactory
 from tests.spark.batches import rows_of
 from tests.spark.gate import Gate
-from tests.spark.streams import Stream, numbers
+from tests.spark.streams import Stream, damage, numbers
 from tests.support.api import Api
 from tests.support.broker import Broker
 from tests.support.raw_connection import Properties
@@ -96,6 +101,87 @@ def test_what_retention_removed_is_an_error_or_a_gap(
 
     assert [row["offset"] for row in found] == list(range(first, 2001))
     assert f"offsets 10 to {first - 1} are gone, {first - 10} messages" in caplog.text
+
+
+@pytest.mark.parametrize("end", [401, 202])
+def test_messages_that_the_broker_finds_damaged_are_data_loss(
+    broker_factory: BrokerFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture, end: int
+) -> None:
+    """A block that begins further on, or the end of the answer, passed over them without a word."""
+    config = tmp_path / "lavinmq.ini"
+    config.write_text("[main]\nsegment_size = 65536\n")
+    stream = Stream(broker_factory(["-c", str(config)], http=True), "s").declare()
+    stream.publish([b"body %04d" % n + bytes(200) for n in range(1, 501)])
+    damage(stream.broker, b"body 0201")
+    task = task_of(stream, 1, end, columns="offset")
+
+    with pytest.raises(DataLossError, match="'s': data loss: offsets 201 to 201 are gone"):
+        rows(task)
+    found = rows(replace(task, fail_on_data_loss=False))
+
+    assert [row["offset"] for row in found] == [n for n in range(1, end) if n != 201]
+    assert "offsets 201 to 201 are gone, 1 messages" in caplog.text
+
+
+@contextlib.contextmanager
+def answering(answer: bytes) -> Iterator[RangeTask]:
+    """A task for offsets 1 to 3 at a server that answers everything with these bytes."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        serving = threading.Thread(target=server.serve_forever, daemon=True)
+        serving.start()
+        options = ConnectionOptions(
+            (Node("127.0.0.1", 1),), http_url=f"http://127.0.0.1:{server.server_port}"
+        )
+        yield RangeTask(options, "s", 1, 4, ("offset", "body"), transport="http", read_timeout_s=1)
+        server.shutdown()
+        serving.join(10)
+
+
+def block(offset: int, count: int, records: bytes) -> bytes:
+    return struct.pack("<QII", offset, count, len(records)) + records
+
+
+RECORD = struct.pack("<Q", 1_700_000_000_000) + b"\0\x01s" + b"\0\0" + struct.pack("<Q", 1) + b"x"
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (block(1, 2, RECORD) + block(3, 1, RECORD) + block(4, 0, b""), "no record at offset 2"),
+        (block(1, 3, RECORD + bytes(64)) + block(4, 0, b""), "no record at offset 2"),
+        (block(1, 1, RECORD * 2) + block(2, 2, RECORD * 2) + block(4, 0, b""), "at offset 3"),
+        (block(1 << 63, 1, RECORD) + block(4, 0, b""), "a block of offset 9223372036854775808"),
+        (block(4, 1, RECORD) + block(4, 0, b""), "a block of offset 4"),
+        (block(2, 2, RECORD * 2) + block(4, 0, b""), "offsets 1 to 1 are gone"),
+        (block(1, 1, RECORD) + block(4, 0, b""), "offsets 2 to 3 are gone"),
+        (block(1, 1, RECORD) + block(1 << 63, 0, b""), "offsets 2 to 3 are gone"),
+    ],
+    ids=range(8),
+)  # fmt: skip
+def test_an_answer_that_does_not_fit_ends_the_task(answer: bytes, error: str) -> None:
+    """Rows were left out, or came twice, and nothing was said."""
+    with answering(answer) as task, pytest.raises(SourceError, match=error):
+        rows(task)
+
+
+def test_a_block_that_comes_again_brings_no_row_twice() -> None:
+    answer = block(1, 2, RECORD * 2) + block(1, 1, RECORD) + block(3, 1, RECORD) + block(4, 0, b"")
+
+    with answering(answer) as task:
+        found = rows(task)
+
+    assert [row["offset"] for row in found] == [1, 2, 3]
 
 
 def test_refusals_are_one_line(held: Stream) -> None:

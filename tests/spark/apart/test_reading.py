@@ -22,7 +22,7 @@ from lavinmq.spark.reading import read_range
 from lavinmq.spark.schema import default_columns
 from tests.conftest import BrokerFactory
 from tests.spark.batches import rows_of
-from tests.spark.streams import Stream, channel, numbers
+from tests.spark.streams import Stream, channel, damage, numbers
 from tests.support.api import Api
 from tests.support.broker import Broker
 from tests.support.deliveries import frame, short
@@ -295,6 +295,64 @@ def test_a_whole_range_that_is_gone_is_data_loss(short_stream: Stream) -> None:
 def test_a_filter_does_not_hide_data_loss(short_stream: Stream) -> None:
     with pytest.raises(DataLossError, match="offsets 5 to"):
         read(task_of(short_stream, 5, 501, filter='{"kind": "none"}'))
+
+
+def test_a_loss_is_told_also_when_the_look_into_it_was_cut(
+    short_stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The messages behind a gap were rows already, so the next connection saw no gap."""
+    look = reading._Reading._first_from
+    cuts = [ConnectionFailure("cut", is_transient=True)]
+
+    def cut_once(self: Any, place: int | str) -> int | None:
+        if cuts:
+            raise cuts.pop()
+        return look(self, place)
+
+    monkeypatch.setattr(reading._Reading, "_first_from", cut_once)
+
+    with pytest.raises(DataLossError, match="offsets 5 to"):
+        read(task_of(short_stream, 5, 501))
+    assert not cuts
+
+
+def test_what_retention_takes_from_before_a_filter_is_data_loss(
+    broker_factory: BrokerFactory, tmp_path: Path
+) -> None:
+    """The broker has a reader go on behind what it removes; with a filter there are gaps anyway."""
+    config = tmp_path / "lavinmq.ini"
+    config.write_text("[main]\nsegment_size = 4096\n")
+    stream = Stream(broker_factory(["-c", str(config)], http=True), "s")
+    stream.declare(**{"x-max-length": 100})
+    tagged(stream, "b", *"a" * 20)
+    task = task_of(stream, 1, 401, prefetch=1, batch_rows=1, filter='{"kind": "a"}')
+
+    batches = read_range(task)
+    next(batches)
+    tagged(stream, *"a" * 379, "end")
+
+    with pytest.raises(DataLossError, match=r"'s': offsets \d+ to \d+ are gone"):
+        list(batches)
+
+
+@pytest.mark.parametrize("end", [401, 202])
+def test_messages_that_the_broker_finds_damaged_are_data_loss(
+    broker_factory: BrokerFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture, end: int
+) -> None:
+    """They were left out without a word, or at the end of a range waited for until the time-out."""
+    config = tmp_path / "lavinmq.ini"
+    config.write_text("[main]\nsegment_size = 65536\n")
+    stream = Stream(broker_factory(["-c", str(config)]), "s").declare()
+    stream.publish([b"body %04d" % n + bytes(200) for n in range(1, 501)])
+    damage(stream.broker, b"body 0201")
+    task = task_of(stream, 1, end)
+
+    with pytest.raises(DataLossError, match="'s': offsets 201 to 201 are gone"):
+        read(task)
+    rows = read(replace(task, fail_on_data_loss=False))
+
+    assert [row["offset"] for row in rows] == [n for n in range(1, end) if n != 201]
+    assert "offsets 201 to 201 are gone: 1 messages" in caplog.text
 
 
 def test_lost_messages_are_skipped_and_counted_on_demand(
