@@ -1,7 +1,8 @@
 """One request to an endpoint: who asks, what for, and how endpoints answer.
 
 Endpoints are plain functions of a `Call`, some of them coroutines. What they return is sent as JSON
-with status 200, but for a `Reply` with another status, and a `listing.Listing`.
+with status 200, but for a `Reply` with another status, and a `listing.Listing`; `encoding.Pieces`
+are JSON already.
 Source: docs/http-api.md.
 """
 

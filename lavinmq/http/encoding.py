@@ -127,6 +127,16 @@ class Rows:
         return self.pieces
 
 
+def with_lists(head: Row, lists: dict[str, Rows]) -> Pieces:
+    """An object with some lists at its end. Args: head: what is before them, at least one value."""
+    pieces = Pieces([encode(head)[:-1]])
+    for name, rows in lists.items():
+        pieces.add(b"," + encode(name) + b":")
+        pieces.extend(rows.close())
+    pieces.add(b"}")
+    return pieces
+
+
 async def encode_list(page: Row | None, rows: AsyncIterable[Row]) -> Pieces:
     """A list, inside its page object if there is one."""
     written = Rows()

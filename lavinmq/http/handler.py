@@ -409,7 +409,7 @@ class ApiHandler(Handler):
             if not isinstance(content, bytes | Pieces):
                 content = b"" if content is None else encoding.encode(content)
         else:
-            content = encoding.encode(answer)
+            content = answer if isinstance(answer, Pieces) else encoding.encode(answer)
         await self._send_content(call, content)
 
     async def _send_content(self, call: Call, content: bytes | Pieces) -> None:

@@ -288,6 +288,8 @@ async def _made(call: Call) -> Pieces:
             if isinstance(answer, listing.Listing):
                 page, rows = await listing.answer(answer, listing.wish(call.query))
                 pieces = await encoding.encode_list(page, rows)
+            elif isinstance(answer, Pieces):
+                pieces = answer
             else:
                 pieces = Pieces([encoding.encode(answer)])
     except ProtocolError as error:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from lavinmq.http.api import connections, consumers
 from lavinmq.http.call import NO_CONTENT, Call, Reply
+from lavinmq.http.encoding import Pieces, Rows, with_lists
 from lavinmq.http.errors import bad_request, not_found
 from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing, in_portions
@@ -50,15 +52,19 @@ def state(channel: Channel) -> str:
     return "running" if channel.is_flowing else "flow"
 
 
-async def listed(call: Call, of: list[Client]) -> Listing[Channel]:
+def listed(call: Call, of: list[Client]) -> Listing[Channel]:
     """A list of the channels of connections."""
-    found = [
-        channel
-        async for connection in in_portions(of)
-        for channel in connection.channels.values()
-        if not channel.is_over
-    ]
-    return Listing(found, lambda channel: row(call, channel), lambda channel: channel.name)
+    return Listing(
+        _of_connections(of), lambda channel: row(call, channel), lambda channel: channel.name
+    )  # fmt: skip
+
+
+def _of_connections(several: Iterable[Client]) -> Iterator[Channel]:
+    """The channels of connections, while they may change: one may have very many."""
+    for connection in several:
+        for channel in list(connection.channels.values()):
+            if not channel.is_over:
+                yield channel
 
 
 async def by_name(call: Call, name: str) -> Channel:
@@ -76,27 +82,31 @@ async def by_name(call: Call, name: str) -> Channel:
 @ROUTES.list("/api/channels")
 async def list_channels(call: Call) -> Listing[Channel]:
     """List channels."""
-    return await listed(call, await connections.visible(call))
+    return listed(call, await connections.visible(call))
 
 
 @ROUTES.list("/api/vhosts/:vhost/channels")
 async def list_channels_of_vhost(call: Call) -> Listing[Channel]:
     """List channels of a virtual host."""
-    return await listed(call, await connections.visible(call, call.path["vhost"]))
+    return listed(call, await connections.visible(call, call.path["vhost"]))
 
 
 @ROUTES.list("/api/connections/:name/channels")
 async def list_channels_of_connection(call: Call) -> Listing[Channel]:
     """List channels of a connection."""
-    return await listed(call, [call.connection])
+    return listed(call, [call.connection])
 
 
 @ROUTES.get("/api/channels/:name")
-async def show_channel(call: Call) -> dict[str, Any]:
+async def show_channel(call: Call) -> Pieces:
     """Show a channel with its consumers."""
     channel = await by_name(call, call.path["name"])
-    details = [consumers.row(each.queue, each) for each in consumers.of_channel(channel)]
-    return row(call, channel, with_log=True) | {"consumer_details": details}
+    shown, details = row(call, channel, with_log=True), Rows()
+    async for each in in_portions(consumers.of_channel(channel)):
+        if channel.is_over:
+            break
+        details.add(consumers.row(each.queue, each))
+    return with_lists(shown, {"consumer_details": details})
 
 
 @ROUTES.put(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from lavinmq.http.api import connections
 from lavinmq.http.call import NO_CONTENT, Call, Reply
 from lavinmq.http.errors import ApiError
-from lavinmq.http.listing import Listing, in_portions
+from lavinmq.http.listing import Listing
 from lavinmq.http.routes import ROUTES
 from lavinmq.mqtt.connection import Connection as MqttConnection
 from lavinmq.mqtt.connection import Consumer as MqttConsumer
@@ -63,13 +63,15 @@ def _mqtt_row(queue: Queue, connection: MqttConnection) -> dict[str, Any]:
     }
 
 
-def _of_connection(connection: Client) -> Iterator[tuple[Queue, Consumer | MqttConsumer]]:
-    if isinstance(connection, MqttConnection):
-        yield from connection.consumers
-        return
-    for channel in connection.channels.values():
-        for consumer in of_channel(channel):
-            yield consumer.queue, consumer
+def _of_connections(several: Iterable[Client]) -> Iterator[Place]:
+    """The consumers of connections, while they may change: one may have any number."""
+    for connection in several:
+        if isinstance(connection, MqttConnection):
+            yield from list(connection.consumers)
+            continue
+        for channel in list(connection.channels.values()):
+            for consumer in of_channel(channel):
+                yield consumer.queue, consumer
 
 
 def _tag(consumer: Consumer | MqttConsumer) -> str:
@@ -80,16 +82,12 @@ def _tag(consumer: Consumer | MqttConsumer) -> str:
 
 def of_channel(channel: Channel) -> Iterator[Consumer]:
     """The consumers of a channel, without one for direct replies: its address is a secret."""
-    return (each for each in channel.consumers.values() if not each.is_for_replies)
+    return (each for each in list(channel.consumers.values()) if not each.is_for_replies)
 
 
 async def listed(call: Call, vhost: str | None = None) -> Listing[Place]:
     """A list of the consumers that the caller may see."""
-    found = [
-        place
-        async for connection in in_portions(await connections.visible(call, vhost))
-        for place in _of_connection(connection)
-    ]
+    found = _of_connections(await connections.visible(call, vhost))
     return Listing(
         found, lambda place: row(*place), lambda place: _tag(place[1]), exact=True
     )  # fmt: skip

@@ -16,9 +16,8 @@ from lavinmq.definitions_json.document import Document
 from lavinmq.definitions_json.entry import DefinitionsRefused
 from lavinmq.definitions_json.plan import Plan
 from lavinmq.definitions_json.reader import MOST_VALUES
-from lavinmq.http import encoding
 from lavinmq.http.call import Call, Reply, completed
-from lavinmq.http.encoding import Pieces, Rows
+from lavinmq.http.encoding import Pieces, Rows, with_lists
 from lavinmq.http.errors import ApiError, access_refused, bad_request, low_on_disk
 from lavinmq.http.listing import Row, in_portions
 from lavinmq.http.routes import FORM, ROUTES, Query
@@ -142,7 +141,7 @@ async def _applied(call: Call, plan: Plan) -> Reply:
     if not (plan.skipped or plan.notes):
         return Reply()
     head = {"imported": len(plan.changes), "unchanged": plan.unchanged}
-    return Reply(content=_with_lists(head, await _remarks(plan)))
+    return Reply(content=with_lists(head, await _remarks(plan)))
 
 
 def _refused(error: DefinitionsRefused) -> ApiError:
@@ -164,7 +163,7 @@ async def _report(plan: Plan) -> Pieces:
     async for change in in_portions(plan.changes):
         changes.add(change._asdict())
     lists = {"changes": changes, **await _remarks(plan)}
-    return _with_lists({"unchanged": plan.unchanged}, lists)
+    return with_lists({"unchanged": plan.unchanged}, lists)
 
 
 async def _remarks(plan: Plan) -> dict[str, Rows]:
@@ -181,14 +180,4 @@ async def _exported(sections: tuple[str, ...], rows: Iterator[tuple[str, Row]]) 
     lists = {name: Rows() for name in sections}
     async for section, row in in_portions(rows):
         lists[section].add(row)
-    return Reply(content=_with_lists({"lavinmq_version": __version__}, lists))
-
-
-def _with_lists(head: Row, lists: dict[str, Rows]) -> Pieces:
-    """An object with some lists at its end."""
-    pieces = Pieces([encoding.encode(head)[:-1]])
-    for name, rows in lists.items():
-        pieces.add(b"," + encoding.encode(name) + b":")
-        pieces.extend(rows.close())
-    pieces.add(b"}")
-    return pieces
+    return Reply(content=with_lists({"lavinmq_version": __version__}, lists))

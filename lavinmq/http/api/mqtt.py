@@ -12,6 +12,7 @@ from lavinmq.http.call import Call, found
 from lavinmq.http.clients import client_of, is_shared, sessions_in, sessions_of, shared_in
 from lavinmq.http.listing import Listing, in_portions
 from lavinmq.http.routes import ROUTES
+from lavinmq.vhost.exchange import live_incoming
 from lavinmq.vhost.subscribing import PREFIX, SHARE, options_of, parts_of
 
 if TYPE_CHECKING:
@@ -216,5 +217,5 @@ def show_session(call: Call) -> dict[str, Any]:
 @ROUTES.list("/api/mqtt/sessions/:vhost/:client_id/subscriptions")
 def list_subscriptions(call: Call) -> Listing[tuple[str, FieldTable]]:
     """List the subscriptions of an MQTT client."""
-    several = [(key, arguments) for _, key, arguments in _session(call).incoming]
+    several = ((key, arguments) for _, key, arguments in live_incoming(_session(call)))
     return Listing(several, lambda each: subscription_row(*each), lambda each: each[0])

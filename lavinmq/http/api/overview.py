@@ -91,6 +91,9 @@ async def overview(call: Call) -> dict[str, Any]:
     open_ = await connections.visible(call)
     if only:
         open_ = [each for each in open_ if each.vhost in vhosts]
+    channels = 0
+    async for each in in_portions(open_):
+        channels += len(each.channels)
     counts = await queue_counts(vhosts)
     return {
         "lavinmq_version": __version__,
@@ -105,7 +108,7 @@ async def overview(call: Call) -> dict[str, Any]:
         "node": broker.node_name,
         "uptime": int(time.monotonic() - broker.started_at),
         "object_totals": {
-            "channels": sum(len(each.channels) for each in open_),
+            "channels": channels,
             "connections": len(open_),
             "consumers": counts["consumers"],
             "queues": counts["queues"],

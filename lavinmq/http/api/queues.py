@@ -15,6 +15,7 @@ from lavinmq.amqp.channel import Consumer
 from lavinmq.arguments.names import RESERVED
 from lavinmq.http.api import consumers
 from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, completed, found
+from lavinmq.http.encoding import Pieces, Rows, with_lists
 from lavinmq.http.errors import ApiError, access_refused, bad_request
 from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing, in_portions
@@ -159,7 +160,7 @@ def list_queues_of_vhost(call: Call) -> Listing[Place]:
     "/api/queues/:vhost/:name",
     query=(Query("consumer_list_length", "Show so many consumers at most, 0: all", "integer"),),
 )
-async def show_queue(call: Call) -> dict[str, Any]:
+async def show_queue(call: Call) -> Pieces:
     """Show a queue with the history of its numbers, and its consumers."""
     queue, most = queue_of(call), call.number("consumer_list_length")
     if most is not None and most < 0:
@@ -171,16 +172,11 @@ async def show_queue(call: Call) -> dict[str, Any]:
     if queue.is_stream:
         shown["stream"] = stream_facts(queue)
         shown["segments"] = shown["stream"]["segments"]
-    several = [
-        each for each in islice(queue.consumers, most or None)
-        if isinstance(each, Consumer | MqttConsumer)
-    ]  # fmt: skip
-    shown["consumer_details"] = [
-        consumers.row(queue, consumer)
-        async for consumer in in_portions(several)
-        if _is_there(consumer)
-    ]
-    return shown
+    details = Rows()
+    async for consumer in in_portions(list(islice(queue.consumers, most or None))):
+        if isinstance(consumer, Consumer | MqttConsumer) and _is_there(consumer):
+            details.add(consumers.row(queue, consumer))
+    return with_lists(shown, {"consumer_details": details})
 
 
 def _is_there(consumer: Consumer | MqttConsumer) -> bool:
