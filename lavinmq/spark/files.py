@@ -32,6 +32,9 @@ class OpenFile(Protocol):
     def again(self, position: int, size: int) -> bytes:
         """Return a copy of the bytes that are there now."""
 
+    def changed(self) -> bool:
+        """Return whether it was written to since it was opened, or since this was asked."""
+
     def close(self) -> None:
         """Give it back."""
 
@@ -49,7 +52,7 @@ class Files(Protocol):
         """Return the names in a directory, with their sizes; DIRECTORY for one that is one."""
 
     def small(self, path: str) -> bytes:
-        """Return a small file."""
+        """Return a small file; one that is not is an error, since a part of it tells nothing."""
 
     def open(self, path: str) -> OpenFile:
         """Open a file."""
@@ -103,7 +106,7 @@ class LocalFiles:
         """See `Files`."""
         file = self.open(path)
         try:
-            return bytes(file.read(0, SMALL_MOST))
+            return _whole(bytes(file.read(0, SMALL_MOST + 1)), path)
         finally:
             file.close()
 
@@ -124,6 +127,7 @@ class LocalFile:
             os.close(descriptor)
             raise OSError(errno.EINVAL, "not a regular file", path)
         self._size = status.st_size
+        self._state = _state(status)
 
     def read(self, position: int, size: int) -> memoryview:
         """See `OpenFile`."""
@@ -142,9 +146,26 @@ class LocalFile:
         """See `OpenFile`."""
         return os.pread(self._descriptor, size, position)
 
+    def changed(self) -> bool:
+        """See `OpenFile`."""
+        before, self._state = self._state, _state(os.fstat(self._descriptor))
+        return self._state != before
+
     def close(self) -> None:
         """See `OpenFile`."""
         os.close(self._descriptor)
+
+
+def _whole(data: bytes, path: str) -> bytes:
+    """What was read, if it is all. Raises: OSError."""
+    if len(data) > SMALL_MOST:
+        raise OSError(errno.EFBIG, f"larger than {SMALL_MOST} bytes", path)
+    return data
+
+
+def _state(status: os.stat_result) -> tuple[int, int]:
+    """What is another after a write, or after a hole was made."""
+    return status.st_mtime_ns, status.st_blocks
 
 
 class RemoteFiles:
@@ -170,7 +191,7 @@ class RemoteFiles:
 
     def small(self, path: str) -> bytes:
         """See `Files`."""
-        return bytes(self._system.cat_file(path, start=0, end=SMALL_MOST))
+        return _whole(bytes(self._system.cat_file(path, start=0, end=SMALL_MOST + 1)), path)
 
     def open(self, path: str) -> RemoteFile:
         """See `Files`."""
@@ -193,6 +214,10 @@ class RemoteFile:
         return bytes(self._system.cat_file(self._path, start=position, end=end))
 
     again = read
+
+    def changed(self) -> bool:
+        """See `OpenFile`. Stores have copies, which nobody writes to."""
+        return False
 
     def close(self) -> None:
         """See `OpenFile`."""

@@ -2,6 +2,7 @@
 
 The newest segment of a queue may be written at this moment, or end in what a crash has left: it is
 read up to there. Anywhere else the same is damage, and the option `onCorrupt` says what to do.
+Of a queue that is no stream the broker may make one record, and a hole, of deleted ones meanwhile.
 """
 
 from __future__ import annotations
@@ -24,15 +25,19 @@ log = logging.getLogger("lavinmq.spark")
 VERSION = b"\x04\0\0\0"
 BATCH_BYTES = 16 << 20
 RESUME_MOST = 1 << 28  # bytes behind a damage that are looked at
+REREADS = 5  # of a window that is written to meanwhile
 DAY_MS = 86_400_000
 NEWEST_MS = 1 << 44
 _PATTERN_FROM = 64
+_FILLER = struct.Struct("<12sQ")  # a record instead of deleted ones; docs/formats.md, Segment
+_FILLER_BEGIN = b"\1" + bytes(11)
 _MASK = 2**64 - 1
 _HIGH_BITS = 0x8080808080808080
 _REASONS = {
     Scanner.MORE: "the file ends within a record",
     Scanner.TORN: "a record was not written whole",
     Scanner.CORRUPT: "there is no record",
+    Scanner.END: "there is no record",
 }
 
 
@@ -109,6 +114,8 @@ def _acks(files: Files, segment: Segment) -> bytes:
         return files.small(segment.acks_path)
     except FileNotFoundError:
         return b""
+    except OSError as error:
+        raise SourceError(f"{segment.acks_path}: {reason(error)}") from None
 
 
 def _vanished(segment: Segment, task: SegmentTask, report: Report) -> None:
@@ -185,7 +192,7 @@ class _Reading:
             return  # else nothing was ever written to it
         while position is not None:
             size = max(self._window, self._scanner.needed)
-            data = self._file.read(position, size)
+            position, data = self._read(position, size)
             is_last = len(data) < size
             if self._segment.is_newest:
                 data, is_last = self._settled(data, position, is_last)
@@ -193,6 +200,24 @@ class _Reading:
             unread = bytes(data[self._scanner.position - position :][:20])
             position = self._next(code, unread, is_last)
         self._report.records += self._scanner.n_records
+
+    def _read(self, position: int, size: int) -> tuple[int, bytes | memoryview]:
+        """Return where to read on, and the bytes from there: behind a hole, if one was made."""
+        for _ in range(REREADS):
+            data = self._file.read(position, size)
+            if self._segment.queue_type == "stream" or not self._file.changed():
+                return position, data
+            position = self._behind_hole(position)
+        return position, self._file.read(position, size)
+
+    def _behind_hole(self, position: int) -> int:
+        """Return where a record begins: at a position where one did, or behind what covers it."""
+        before = self._file.read(FIRST_POSITION, position - FIRST_POSITION)
+        at = FIRST_POSITION + walk(before)[1]
+        head = self._file.again(at, _FILLER.size)
+        if at == position or not head.startswith(_FILLER_BEGIN) or len(head) < _FILLER.size:
+            return position
+        return max(position, at + _FILLER.size + int(_FILLER.unpack(head)[1]))
 
     def _settled(
         self, data: bytes | memoryview, position: int, is_last: bool
@@ -233,14 +258,32 @@ class _Reading:
     def _next(self, code: int, unread: bytes, is_last: bool) -> int | None:
         """Return where to read on, None at the end. `unread` are the first bytes left."""
         at = self._scanner.position
-        if code == Scanner.END or (code == Scanner.MORE and is_last and not any(unread)):
+        if code == Scanner.END and self._is_end(at):
+            return None
+        if code == Scanner.MORE and is_last and not any(unread):
             return None
         if code == Scanner.MORE and not is_last:
             return at
-        if code != Scanner.CORRUPT and self._segment.is_newest:
+        if code in (Scanner.MORE, Scanner.TORN) and self._segment.is_newest:
             self._report.torn += 1
             return None
         return self._damage(at, _REASONS[code])
+
+    def _is_end(self, position: int) -> bool:
+        """Whether a time of zero ends the data: only zeros and filling are behind it."""
+        wanted = self._options.offsets
+        if wanted is not None and (self._scanner.offset or 0) >= wanted[1]:
+            return True
+        at = position
+        while data := bytes(self._file.read(at, self._window)):
+            rest = data.lstrip(b"\0")
+            at += len(data) - len(rest)
+            if rest:
+                filling = self._pattern[at % 16 :] + self._pattern[: at % 16]
+                is_filling = bool(filling) and rest.startswith(filling[: len(rest)])
+                # Records are written in rising order: what is zero still was so then.
+                return is_filling or any(self._file.again(position, 8))
+        return True
 
     def _damage(self, position: int, why: str) -> int | None:
         """Do what the option says; return where to read on, or None."""

@@ -520,6 +520,71 @@ def test_a_message_larger_than_the_window_is_read_whole(tmp_path: Path) -> None:
     assert bodies(tmp_path) == [b"a", large, b"b", large]
 
 
+@pytest.mark.parametrize("kept", [range(12, 13), range(40, 60)])
+def test_a_hole_that_the_broker_makes_meanwhile_hides_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: range
+) -> None:
+    """Where the last window ended zeros stood then, which were taken for the segment's end."""
+    monkeypatch.setattr(LocalFiles, "window", 50_000)
+    records = [record(b"%03d" % number + bytes(4000)) for number in range(100)]
+    path = write_segment(tmp_path, 1, records)
+    write_segment(tmp_path, 2, [record(b"next")])
+    starts = [4 + sum(map(len, records[:number])) for number in range(101)]
+    (task,) = planned(tmp_path, batchRows="5")
+    batches = read_task(task)
+
+    found = next(batches).to_pylist()
+    with path.open("r+b") as file:
+        for first, end in ((8, kept.start), (kept.stop, 80)):
+            file.seek(starts[first])
+            body = starts[end] - starts[first] - 20
+            file.write(struct.pack("<q4xQ", 1, body) + bytes(body))
+    found += [row for batch in batches for row in batch.to_pylist()]
+
+    names = [row["body"][:3] for row in found if row["body"] != b"next"]
+    sure = [b"%03d" % number for number in (*range(8), *kept, *range(80, 100))]
+    assert [name for name in names if name in sure] == sure
+    assert len(set(names)) == len(names) and names == sorted(names)
+    assert all(row["body"][3:] == bytes(4000) for row in found[:-1])
+
+
+def test_positions_that_are_too_many_to_read_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of them was not read, and acknowledged messages came again."""
+    monkeypatch.setattr("lavinmq.spark.files.SMALL_MOST", 8)
+    records = [record(b"%d" % number) for number in range(5)]
+    write_segment(tmp_path, 1, records)
+    positions = [4 + sum(map(len, records[:number])) for number in range(3)]
+    acks = tmp_path / "acks.0000000001"
+    acks.write_bytes(struct.pack("<3I", *positions))
+
+    with pytest.raises(SourceError, match=r"acks.0000000001: larger than 8 bytes"):
+        bodies(tmp_path)
+    acks.write_bytes(struct.pack("<2I", *positions[:2]))
+    assert bodies(tmp_path) == [b"2", b"3", b"4"]
+
+
+def test_zeros_before_other_records_are_damage(tmp_path: Path) -> None:
+    """They were taken for the end of the segment, whatever the option said."""
+    blanked = bytes(8) + record(b"blanked")[8:]
+    write_segment(tmp_path, 1, [record(b"a"), blanked, record(b"b"), record(b"c")])
+    write_segment(tmp_path, 2, [record(b"d"), bytes(600), record(b"e")])
+
+    report = Report()
+    assert bodies(tmp_path, report) == [b"a", b"d"]
+    assert report.corrupt == 2
+    assert bodies(tmp_path, onCorrupt="skip") == [b"a", b"b", b"c", b"d", b"e"]
+    with pytest.raises(SourceError, match=f"no record at byte {4 + len(record(b'a'))}"):
+        bodies(tmp_path, onCorrupt="fail")
+
+
+def test_the_end_of_a_range_before_other_records_is_no_damage(tmp_path: Path) -> None:
+    write_stream(tmp_path, [20, 20])
+
+    assert len(bodies(tmp_path, startingOffset=5, endingOffset=10, onCorrupt="fail")) == 5
+
+
 # --- planning ---------------------------------------------------------------------------------
 
 
