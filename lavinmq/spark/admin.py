@@ -14,16 +14,19 @@ import json
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
+from itertools import count
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from lavinmq.spark.errors import SourceError
 from lavinmq.spark.offsets import Bounds, Segment
-from lavinmq.spark.options import HTTP_PORT, ConnectionOptions
+from lavinmq.spark.options import HTTP_PORT, HTTPS_PORT, ConnectionOptions
 
 TIMEOUT_S = 10.0
 PAUSES_S = (0.5, 1.0, 2.0)  # before the first, second and third retry
 ANSWER_MAX = 64 * 1024 * 1024
+PAGE_ROWS = 500  # of a list; RabbitMQ gives no more
+ROWS_MAX = 1_000_000
 
 
 class NotServed(SourceError):
@@ -60,15 +63,18 @@ class Admin:
             self._connection.close()
             self._connection = None
 
-    def queue(self, name: str) -> Mapping[str, Any] | None:
-        """Return the details of a queue, or None when there is none of that name."""
-        found = self._get(f"/api/queues/{self._vhost}/{_escape(name)}")
-        return found if isinstance(found, dict) else None
+    def queue(self, name: str) -> tuple[str, Bounds | None] | None:
+        """Return the type of a queue, and what its stream holds as far as the broker tells; or None
+        when there is none of that name."""
+        path = f"/api/queues/{self._vhost}/{_escape(name)}"
+        found = self._get(path)
+        with self._understanding(path):
+            return None if found is None else (queue_type(found), bounds_of(found))
 
     def queues(self) -> dict[str, str]:
         """Return name and type of each queue of the vhost."""
         path = f"/api/queues/{self._vhost}"
-        found = self._get(path)
+        found = self._list(f"{path}?columns=name,type,arguments&")
         if found is None:
             raise SourceError(f"{self}: there is no such vhost")
         with self._understanding(path):
@@ -79,9 +85,9 @@ class Admin:
         path = f"/api/exchanges/{self._vhost}/{_escape(exchange)}"
         if self._get(path) is None:
             raise SourceError(f"{self}: there is no exchange {exchange!r}")
-        found = self._get(f"{path}/bindings/source")
+        found = self._list(f"{path}/bindings/source?")
         with self._understanding(path):
-            kinds = (each for each in found if each["destination_type"] == "queue")
+            kinds = (each for each in found or () if each["destination_type"] == "queue")
             return sorted({str(each["destination"]) for each in kinds})
 
     def offset_at(self, queue: str, time_ms: int) -> int | None:
@@ -113,7 +119,7 @@ class Admin:
     def stored(self, queue: str, consumer: str) -> int | None:
         """Return the next offset stored for a consumer's name, or None. Raises SourceError."""
         path = f"/api/queues/{self._vhost}/{_escape(queue)}/stream/consumers"
-        found = self._get(path)
+        found = self._list(f"{path}?")
         if found is None:
             raise SourceError(f"{self}: this broker does not tell the offsets it stores")
         with self._understanding(path):
@@ -121,8 +127,7 @@ class Admin:
 
     def consumers(self, queue: str) -> list[Mapping[str, Any]]:
         """Return `name`, `offset` and `lag` of each stored position; none if not offered."""
-        found = self._get(f"/api/queues/{self._vhost}/{_escape(queue)}/stream/consumers")
-        return found if isinstance(found, list) else []
+        return self._list(f"/api/queues/{self._vhost}/{_escape(queue)}/stream/consumers?") or []
 
     def store(self, queue: str, consumer: str, offset: int) -> None:
         """Store the next offset under a consumer's name. Raises SourceError."""
@@ -142,8 +147,24 @@ class Admin:
         """Tell in one line that an answer has another form than it should."""
         try:
             yield
-        except (KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, TypeError, ValueError):
             raise SourceError(f"{self}: the answer to {path} is not understood") from None
+
+    def _list(self, path: str) -> list[Any] | None:
+        """Return all rows of a list, asked for in pages, or None as `_get`. A broker that knows no
+        pages gives all of them at once. Args: path: with its query, which goes on."""
+        rows: list[Any] = []
+        for page in count(1):
+            found = self._get(f"{path}page={page}&page_size={PAGE_ROWS}")
+            if found is None or isinstance(found, list):
+                return found
+            with self._understanding(path):
+                rows += found["items"]
+                if not found["items"] or page >= found["page_count"]:
+                    return rows
+            if len(rows) > ROWS_MAX:
+                raise SourceError(f"{self}: the answer to {path} has more than {ROWS_MAX} rows")
+        return None
 
     def _get(self, path: str) -> Any:
         """Return the answer, or None for 404 and for a method that is not there."""
@@ -204,11 +225,19 @@ class Admin:
 
 
 def http_urls(options: ConnectionOptions) -> list[str]:
-    """Return where the management API may be: at `httpUrl`, or on the usual port of each node."""
+    """Return where the management API may be: at `httpUrl`, or on the usual port of each node.
+
+    Where AMQP is encrypted this is, too: the password goes with each request.
+    """
     if options.http_url:
         return [options.http_url]
-    hosts = dict.fromkeys(node.host for node in options.nodes)
-    return [f"http://{f'[{host}]' if ':' in host else host}:{HTTP_PORT}" for host in hosts]
+    hosts: dict[str, bool] = {}
+    for node in options.nodes:
+        hosts.setdefault(f"[{node.host}]" if ":" in node.host else node.host, node.tls)
+    return [
+        f"https://{host}:{HTTPS_PORT}" if is_tls else f"http://{host}:{HTTP_PORT}"
+        for host, is_tls in hosts.items()
+    ]
 
 
 def http_connection(

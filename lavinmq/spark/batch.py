@@ -53,7 +53,7 @@ class BatchReader(DataSourceReader):
             if start < end and (lost := loss(queue, start, None, bounds)) is not None:
                 streams.report(lost)
             start, end = max(start, bounds.first), min(end, bounds.end)
-            start, end = self._pushed.narrow(streams, queue, bounds, (start, end))
+            start, end = self._pushed.narrow(streams, queue, (start, end))
             if start < end:
                 ranges[queue] = (start, end)
         return ranges

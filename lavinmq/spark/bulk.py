@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
-from lavinmq.spark.admin import Admin, bounds_of, http_connection, http_urls, login
+from lavinmq.spark.admin import Admin, http_connection, http_urls, login
 from lavinmq.spark.errors import DataLossError, SourceError
 from lavinmq.spark.planner import RangeTask
 
@@ -139,10 +139,10 @@ class _Bulk:
         """Go on at the first offset there is. Raises: DataLossError when that is not wanted."""
         admin = Admin(self._task.connection)
         try:
-            details = admin.queue(self._task.queue)
+            found = admin.queue(self._task.queue)
         finally:
             admin.close()
-        held = None if details is None else bounds_of(details)
+        held = None if found is None else found[1]
         if held is None or held.first <= self._next:
             raise _BrokenOff("its first offset is not known")
         self._pass_over(held.first)

@@ -20,7 +20,7 @@ from lavinmq.spark.schema import check_columns, default_columns
 __all__ = ["ConnectionOptions", "Node", "OptionError", "SinkOptions", "SourceOptions"]
 
 PORTS = {"amqp": 5672, "amqps": 5671}
-HTTP_PORT = 15672
+HTTP_PORT, HTTPS_PORT = 15672, 15671
 URL_VARIABLE = "LAVINMQ_URL"
 
 # Spark hands its own options over with ours.

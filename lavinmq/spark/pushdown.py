@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
-from lavinmq.spark.offsets import Bounds
-
 if TYPE_CHECKING:
     from lavinmq.spark.streams import Streams
 
@@ -63,18 +61,17 @@ class Pushed:
         """Tell whether any row of this queue can be in the result."""
         return self.queues is None or queue in self.queues
 
-    def narrow(
-        self, streams: Streams, queue: str, held: Bounds, range_: tuple[int, int]
-    ) -> tuple[int, int]:
+    def narrow(self, streams: Streams, queue: str, range_: tuple[int, int]) -> tuple[int, int]:
         """Return the part of [start, end) in which rows of the result can be."""
         start, end = range_
         start = start if self.first is None else max(start, self.first)
         end = end if self.end is None else min(end, self.end)
+        # Where the broker does not tell when a message came, the column is the publisher's.
         if start < end and self.from_ms is not None:
-            offset = streams.offset_at(queue, self.from_ms, held)
-            start = end if offset is None else max(start, offset)
+            offset = streams.first_since(queue, self.from_ms)
+            start = start if offset is None else max(start, offset)
         if start < end and self.until_ms is not None:
-            offset = streams.offset_at(queue, self.until_ms, held)
+            offset = streams.first_since(queue, self.until_ms)
             end = end if offset is None else min(end, offset)
         return start, end
 

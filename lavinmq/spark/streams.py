@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import Self
 
 from lavinmq.spark import probe
-from lavinmq.spark.admin import Admin, NotServed, Refused, bounds_of, queue_type
+from lavinmq.spark.admin import Admin, NotServed, Refused
 from lavinmq.spark.errors import DataLossError, SourceError
 from lavinmq.spark.offsets import LATEST, Bounds, Loss, Segment
 from lavinmq.spark.options import SourceOptions
@@ -71,13 +71,18 @@ class Streams:
 
     def offset_at(self, queue: str, time_ms: int, held: Bounds) -> int | None:
         """Return the first offset received at that time or later; None when none is so young."""
-        try:
-            offset = self._admin.offset_at(queue, time_ms)
-        except NotServed:
-            offset = None
+        offset = self.first_since(queue, time_ms)
         if offset is None:
             offset = probe.offset_at(self._options.connection, queue, time_ms)
         return None if offset is None or offset >= held.end else max(offset, held.first)
+
+    def first_since(self, queue: str, time_ms: int) -> int | None:
+        """Return the first offset received at that time or later, which may be the next one's, as
+        the broker tells who knows of each message when it came; None where it does not."""
+        try:
+            return self._admin.offset_at(queue, time_ms)
+        except NotServed:
+            return None
 
     def segments(self, queue: str, range_: tuple[int, int]) -> list[Segment]:
         """Return the segments that a range is in; none where the broker does not tell."""
@@ -153,14 +158,16 @@ class Streams:
         if options.queue_pattern is not None:
             kinds = self._admin.queues()
             pattern = re.compile(options.queue_pattern)
-            return {q for q, kind in kinds.items() if kind == "stream" and pattern.fullmatch(q)}
+            chosen = {q for q, kind in kinds.items() if kind == "stream" and pattern.fullmatch(q)}
+            # Rows move from page to page while queues go: who is known is asked for by name.
+            return chosen | {q for q in read_before if pattern.fullmatch(q)}
         assert options.super_stream is not None
         return {*self._admin.bound_queues(options.super_stream), *read_before}
 
     def _bounds(self, name: str, *, is_named: bool) -> Bounds | None:
         """Return what a stream holds; None when it is not there, or is none and was not named."""
         try:
-            details = self._admin.queue(name)
+            found = self._admin.queue(name)
         except Refused:
             # AMQP says whether the password is wrong; right ones may still read.
             return probe.bounds(self._options.connection, name)
@@ -168,17 +175,14 @@ class Streams:
             if self._needs_api:
                 raise
             return probe.bounds(self._options.connection, name)
-        if details is None:
+        if found is None:
             return None
-        return self._held(name, details, is_named=is_named)
-
-    def _held(self, name: str, details: Mapping[str, Any], *, is_named: bool) -> Bounds | None:
-        kind = queue_type(details)
+        kind, held = found
         if kind != "stream" and not is_named:
             return None
         if kind != "stream":
             raise SourceError(f"{self._admin}: queue {name!r} is a {kind} queue; {RECIPE}")
-        return bounds_of(details) or probe.bounds(self._options.connection, name)
+        return held or probe.bounds(self._options.connection, name)
 
     def _start_at(self, queue: str, time_ms: int | None, held: Bounds) -> int:
         if time_ms is None:

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from lavinmq.spark.admin import Admin, NotServed, bounds_of, queue_type
+from lavinmq.spark.admin import Admin, NotServed, bounds_of, http_urls, queue_type
 from lavinmq.spark.errors import DataLossError, SourceError
 from lavinmq.spark.offsets import Bounds, Segment, loss
 from lavinmq.spark.options import SourceOptions
+from lavinmq.spark.pushdown import Pushed
 from lavinmq.spark.streams import Streams
 from tests.support.fake_api import FakeApi, serving
 from tests.support.ports import free_port
 
 STREAM = {"name": "a", "type": "stream"}
 FACTS = {"first_offset": 5, "last_offset": 9, "created": "17-ab"}
+
+
+@dataclass
+class GreaterThanOrEqual:
+    """A filter as Spark pushes it down: known by its name."""
+
+    attribute: tuple[str, ...]
+    value: object
+
+
 CHOOSERS = ("queue", "queuePattern", "superStream", "assign")
 
 
@@ -60,7 +73,7 @@ def test_an_accident_of_the_broker_is_tried_again(
         api.answer("GET", "/api/queues/a%2Fb/a", status)
     api.answer("GET", "/api/queues/a%2Fb/a", 200, STREAM)
 
-    assert admin.queue("a") == STREAM
+    assert admin.queue("a") == ("stream", None)
     assert pauses == [0.5, 1.0]
 
 
@@ -105,6 +118,75 @@ def test_an_answer_that_is_something_else_is_one_line(
         admin.offset_at("a", 5)
 
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"type": "stream", "stream": {"last_offset": "many"}},
+        {"type": "stream", "stream": {"last_offset": [1]}},
+        {"type": "stream", "stream": {"last_offset": 5, "epochs": [7]}},
+        {"type": "stream", "stream": {"last_offset": 5, "epochs": 7}},
+        {"arguments": ["x-queue-type"]},
+    ],
+)
+def test_details_of_a_queue_that_are_something_else_are_one_line(
+    api: FakeApi, answer: object
+) -> None:
+    """They ended the query with an exception that named neither queue nor broker."""
+    api.answer("GET", "/api/queues/a%2Fb/a", 200, answer)
+
+    with (
+        Streams(options(api.port)) as streams,
+        pytest.raises(SourceError, match="answer to /api/queues/a%2Fb/a is not understood"),
+    ):
+        streams.bounds()
+
+
+def test_lists_are_read_to_their_last_page(api: FakeApi, admin: Admin) -> None:
+    """Without pages the broker cuts a list at 10,000: the streams behind were not read."""
+
+    def pages(path: str, rows: Sequence[Mapping[str, object]]) -> None:
+        for page, items in enumerate((rows[:2], rows[2:]), 1):
+            content = {"items": items, "page_count": 2}
+            api.answer("GET", f"{path}page={page}&page_size=500", 200, content)
+
+    path = "/api/queues/a%2Fb"
+    pages(
+        f"{path}?columns=name,type,arguments&",
+        [{"name": name, "type": "stream"} for name in ("a", "b", "c")],
+    )
+    api.answer("GET", "/api/exchanges/a%2Fb/e", 200, {})
+    bound = [{"destination_type": "queue", "destination": name} for name in ("a", "b", "c")]
+    pages("/api/exchanges/a%2Fb/e/bindings/source?", bound)
+    pages(f"{path}/a/stream/consumers?", [{"name": name, "offset": 7} for name in ("x", "y", "z")])
+
+    assert admin.queues() == dict.fromkeys(("a", "b", "c"), "stream")
+    assert admin.bound_queues("e") == ["a", "b", "c"]
+    assert admin.stored("a", "z") == 7
+    assert [each["name"] for each in admin.consumers("a")] == ["x", "y", "z"]
+
+
+def test_a_list_without_end_is_refused(
+    api: FakeApi, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lavinmq.spark.admin.ROWS_MAX", 5)
+    page = {"items": [STREAM, STREAM], "page_count": 10**9}
+    api.answer("GET", "/api/queues/a%2Fb", 200, page)
+
+    with pytest.raises(SourceError, match="more than 5 rows"):
+        admin.queues()
+
+
+def test_where_amqp_is_encrypted_the_password_goes_nowhere_in_the_clear() -> None:
+    """It was sent to port 15672 with every request for a plan."""
+    mixed = SourceOptions.parse({"url": "amqps://u:p@a,amqp://b,amqps://[::1]", "queue": "q"})
+
+    assert http_urls(mixed.connection) == [
+        "https://a:15671",
+        "http://b:15672",
+        "https://[::1]:15671",
+    ]
 
 
 def test_segments_are_sorted_and_empty_ones_left_out(api: FakeApi, admin: Admin) -> None:
@@ -158,6 +240,9 @@ class TestStreams:
 
         with Streams(options(api.port, queuePattern="logs-.")) as streams:
             assert sorted(streams.bounds()) == ["logs-1", "logs-2"]
+            # While pages are read rows move: who is known is asked for by name.
+            api.answer("GET", "/api/queues/a%2Fb/logs-7", 200, {**STREAM, "stream": FACTS})
+            assert sorted(streams.bounds(["logs-7", "logs-8"])) == ["logs-1", "logs-2", "logs-7"]
             assert streams.is_wanted("logs-9")
             assert not streams.is_wanted("my-logs-1")
 
@@ -227,3 +312,16 @@ class TestStreams:
 
         assert "offsets 2 to 4 are gone, 3 messages" in caplog.text
         assert "s3cret" not in caplog.text
+
+    def test_bounds_of_time_narrow_only_where_the_broker_tells_when_messages_came(
+        self, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Elsewhere the column is the publisher's time: messages that it lets through were cut."""
+        monkeypatch.setattr("lavinmq.spark.probe.offset_at", lambda *_: 7)
+        moment = datetime(2026, 1, 1, tzinfo=UTC)
+        pushed = Pushed.of([GreaterThanOrEqual(("timestamp",), moment)])
+
+        with Streams(options(api.port)) as streams:
+            assert pushed.narrow(streams, "a", (1, 10)) == (1, 10)
+            api.answer("GET", "/api/queues/a%2Fb/a/stream/offset", 200, {"offset": 5})
+            assert pushed.narrow(streams, "a", (1, 10)) == (5, 10)

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lavinmq.spark.offsets import Bounds
 from lavinmq.spark.options import SourceOptions
 from lavinmq.spark.planner import needs_cuts, plan, split, task_counts
 from lavinmq.spark.pushdown import Pushed
@@ -152,13 +151,12 @@ class TestPushdown:
 
     def test_a_range_is_narrowed_by_offsets_and_times(self) -> None:
         class ByTime(Streams):
-            def offset_at(self, queue: str, time_ms: int, held: Bounds) -> int | None:
-                return time_ms // 10 if time_ms < 900 else None
+            def first_since(self, queue: str, time_ms: int) -> int | None:
+                return min(time_ms // 10, 90)
 
-        held = Bounds(1, 90)
         streams = ByTime(options())
-        assert Pushed(first=5, end=8).narrow(streams, "a", held, (1, 90)) == (5, 8)
-        assert Pushed(from_ms=200, until_ms=300).narrow(streams, "a", held, (1, 90)) == (20, 30)
-        assert Pushed(until_ms=950).narrow(streams, "a", held, (1, 90)) == (1, 90)
-        start, end = Pushed(from_ms=950).narrow(streams, "a", held, (1, 90))
+        assert Pushed(first=5, end=8).narrow(streams, "a", (1, 90)) == (5, 8)
+        assert Pushed(from_ms=200, until_ms=300).narrow(streams, "a", (1, 90)) == (20, 30)
+        assert Pushed(until_ms=950).narrow(streams, "a", (1, 90)) == (1, 90)
+        start, end = Pushed(from_ms=950).narrow(streams, "a", (1, 90))
         assert start >= end
