@@ -91,7 +91,10 @@ class Throttle:
         self._trusted: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def wait_s(self, name: str, address: str, is_loopback: bool) -> float:
-        """Seconds to wait before this log-in is looked at. Cost: two dictionary lookups."""
+        """Seconds to wait before this log-in is looked at. Cost: two dictionary lookups; nothing
+        while nobody has failed."""
+        if not (self._sources._entries or self._users._entries):
+            return 0.0
         name, source, now = name[:MAX_NAME], _source(name, address, is_loopback), self._clock()
         wait_s = SOURCE.wait_s(self._sources.of(source, now))
         if (name, source) not in self._trusted:
@@ -117,15 +120,16 @@ class Throttle:
 
     def succeeded(self, name: str, address: str, is_loopback: bool) -> None:
         """Somebody has logged in."""
-        name, source, now = name[:MAX_NAME], _source(name, address, is_loopback), self._clock()
-        if len(self._pairs):
-            pair = f"{source} {name}"
+        name, source = name[:MAX_NAME], _source(name, address, is_loopback)
+        if self._pairs._entries:
+            pair, now = f"{source} {name}", self._clock()
             failures = self._pairs.of(pair, now)
             if failures:
                 self._pairs.take_back(pair, failures, now)
                 self._sources.take_back(source, failures, now)
-        self._trusted[name, source] = None
-        self._trusted.move_to_end((name, source))
+        who = name, source
+        self._trusted[who] = None
+        self._trusted.move_to_end(who)
         if len(self._trusted) > MAX_ENTRIES:
             self._trusted.popitem(last=False)
 

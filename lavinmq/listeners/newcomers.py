@@ -41,7 +41,8 @@ class Newcomers:
     """
 
     def __init__(self, most: int | None = None) -> None:
-        self._most = most
+        self._is_given = most is not None
+        self._most = most_newcomers() if most is None else most
         self._host_of: dict[Newcomer, str] = {}  # in the order of their coming
         self._n_of: dict[str, int] = {}
         self._logged_at = -math.inf
@@ -52,11 +53,12 @@ class Newcomers:
     def has_room(self, ends: Endpoints) -> bool:
         """Whether one more may come. The oldest of all may have to go."""
         host = _host(ends)
-        most = most_newcomers() if self._most is None else self._most
-        if host and self._n_of.get(host, 0) >= max(1, most // SHARE_OF_ONE):
+        if not (self._is_given or self._host_of):
+            self._most = most_newcomers()  # a system call, so not for each of a crowd
+        if host and self._n_of.get(host, 0) >= max(1, self._most // SHARE_OF_ONE):
             self._say(f"connections of {host} are refused: too many of it are not logged in")
             return False
-        if len(self._host_of) >= most:
+        if len(self._host_of) >= self._most:
             self._say("connections that are not logged in are closed, the oldest first: too many")
             oldest = next(iter(self._host_of))
             self.leave(oldest)
