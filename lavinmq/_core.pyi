@@ -138,6 +138,14 @@ class Session(typing.Protocol):
     def on_lost(self, why: str, /) -> None:
         """The socket is gone: call `Link.close`. `why` is empty when the peer closed it."""
 
+def accept(fd: int) -> tuple[int, tuple[str, int], tuple[str, int]] | None:
+    """The next connection of a listening socket that does not block.
+
+    Returns: its descriptor, which does not block either, and host and port of the peer and of our
+        own end, ("", 0) of a unix socket; None: there is none now, or it is gone already.
+    Raises: OSError.
+    """
+
 def map_large_blocks() -> None:
     """Have the C library map memory blocks of 128 KiB and more one by one, for this whole process:
     cut from the heap, as it prefers after a while, what they leave is not given back."""

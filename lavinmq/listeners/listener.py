@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from typing import Protocol as Interface
 
+from lavinmq import _core
 from lavinmq.listeners.arrival import Hall, Reception, Steps, Welcome
 from lavinmq.listeners.endpoints import UNIX, Endpoints, between, shown
 from lavinmq.listeners.proxy_protocol import TrustedSources
@@ -98,9 +99,16 @@ class Listener:
         self._config = host.config
         self._events = host.events
         self._socket = sock
+        self._fd = sock.fileno()
+        # As numbers: the names of each would be looked up for each connection. One that is made so
+        # does not block, which `accept` has seen to.
+        self._kind = int(sock.family), int(sock.type | socket.SOCK_NONBLOCK), sock.proto
+        self._is_prompt = False
+        """Whether small packets of who is accepted do not wait, as things are."""
         self._is_full = False
         self._owned: tuple[int, int] | None = None
         self._trusted = TrustedSources(())
+        self._plain = Steps(protocol)
 
     @classmethod
     def tcp(
@@ -161,6 +169,11 @@ class Listener:
     def start(self) -> None:
         """Begin to accept. Raises: OSError, for example when somebody else listens there."""
         self._socket.setblocking(False)
+        is_new = not self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        if is_new and not self._is_unix and self._config.tcp_nodelay:
+            # Who connects has it from here: a system call less for each, unless it changes.
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+            self._is_prompt = True
         self._socket.listen(BACKLOG)
         self._events.add_reader(self._socket.fileno(), self._accept)
 
@@ -180,13 +193,13 @@ class Listener:
         try:
             most = _most_descriptors(self._socket)
             for _ in self._portion.steps():
-                sock, peer = self._socket.accept()
-                fd = sock.fileno()  # it may be a link's soon
-                self._receive(sock, peer)
+                accepted = _core.accept(self._fd)
+                if accepted is None:
+                    return
+                fd, peer, own = accepted
+                self._receive(socket.socket(*self._kind, fileno=fd), peer, own)
                 self._is_full = False
                 _check_descriptor(fd + 1, most)  # of the next one
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                 raise
@@ -200,14 +213,16 @@ class Listener:
         if self._socket.fileno() >= 0:
             self._events.add_reader(self._socket.fileno(), self._accept)
 
-    def _receive(self, sock: socket.socket, peer: tuple[str, int]) -> None:
-        sock.setblocking(False)
+    def _receive(self, sock: socket.socket, peer: tuple[str, int], own: tuple[str, int]) -> None:
         try:
-            ends = UNIX if self._is_unix else between(peer[:2], sock.getsockname()[:2])
+            ends = UNIX if self._is_unix else between(peer, own)
             if self._door is not None and not self._door.has_room(ends):
                 self._door.refuse(sock, self.is_tls)
                 return
             if not self._is_unix:
+                if self._config.tcp_nodelay is not self._is_prompt:
+                    prompt = self._config.tcp_nodelay
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, prompt)
                 _set_options(self._config, sock, ends.is_loopback)
         except OSError as error:  # the peer is gone already
             _log.debug("connection to %s: %s", self.name, error)
@@ -222,11 +237,11 @@ class Listener:
         if self.is_tls:
             return Steps(self.protocol, is_tls=True)
         if self.protocol == "http":
-            return Steps(self.protocol)
+            return self._plain
         if self.path is not None:
             return Steps(self.protocol, detects_proxy=True)
         if not self._config.tcp_proxy_protocol:
-            return Steps(self.protocol)
+            return self._plain
         networks = self._config.proxy_protocol_trusted_sources
         if networks != self._trusted.texts:
             self._trusted = TrustedSources(networks)
@@ -343,7 +358,6 @@ def _check_descriptor(fd: int, most: int) -> None:
 
 
 def _set_options(config: Config, sock: socket.socket, is_loopback: bool) -> None:
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, config.tcp_nodelay)
     if config.tcp_keepalive is not None and not is_loopback:
         idle, interval, count = config.tcp_keepalive
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

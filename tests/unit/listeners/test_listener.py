@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from lavinmq import _core
 from lavinmq.config.values import defaults
 from lavinmq.listeners import arrival, endpoints, listener
 from lavinmq.listeners.endpoints import Endpoints
@@ -441,6 +442,71 @@ class SlowClient:
 
     def make_room(self) -> None:
         raise AssertionError("there is room")
+
+
+# --- what was accepted
+
+
+@pytest.mark.parametrize(
+    ("family", "bind", "to", "shown"),
+    [
+        (socket.AF_INET, "127.0.0.1", "127.0.0.1", "127.0.0.1"),
+        (socket.AF_INET6, "::1", "::1", "::1"),
+        (socket.AF_INET6, "::", "127.0.0.1", "::ffff:127.0.0.1"),
+    ],
+)
+def test_a_connection_comes_with_both_of_its_ends(
+    family: socket.AddressFamily, bind: str, to: str, shown: str
+) -> None:
+    with socket.socket(family) as listening:
+        listening.bind((bind, 0))
+        listening.listen()
+        listening.setblocking(False)
+        assert _core.accept(listening.fileno()) is None
+        port = listening.getsockname()[1]
+        with socket.create_connection((to, port)) as client:
+            accepted = _core.accept(listening.fileno())
+            assert accepted is not None
+            fd, peer, own = accepted
+            with socket.socket(fileno=fd) as ours:
+                assert (peer, own) == ((shown, client.getsockname()[1]), (shown, port))
+                assert (peer, own) == (ours.getpeername()[:2], ours.getsockname()[:2])
+                assert not os.get_blocking(fd)
+                assert not os.get_inheritable(fd)
+
+
+def test_what_does_not_listen_cannot_accept() -> None:
+    with socket.socket() as sock, pytest.raises(OSError, match="Invalid argument"):
+        _core.accept(sock.fileno())
+
+
+@pytest.mark.parametrize("is_passed", [False, True])
+def test_small_packets_wait_as_the_setting_says(host: Host, is_passed: bool) -> None:
+    """Also once it has changed, and of who has come to a socket of systemd before; and never
+    because a socket blocks."""
+    found: list[tuple[bool, bool]] = []
+
+    def welcome(sock: socket.socket, _: Endpoints) -> None:
+        with sock:
+            prompt = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            found.append((bool(prompt), sock.getblocking() or os.get_blocking(sock.fileno())))
+
+    with socket.socket() as sock, ExitStack() as clients:
+        sock.bind(("127.0.0.1", 0))
+        if is_passed:
+            sock.listen()
+            clients.enter_context(socket.create_connection(sock.getsockname(), timeout=2))
+        with closing(Listener(host, sock, "mqtt", welcome)) as listening:
+            listening.start()
+            for is_prompt in (True, False, True):
+                host.config.tcp_nodelay = is_prompt
+                if found or not is_passed:
+                    address = "127.0.0.1", listening.port
+                    clients.enter_context(socket.create_connection(address, timeout=2))
+                n_before = len(found)
+                host.run_until(lambda n=n_before: len(found) > n)  # type: ignore[misc]
+
+    assert found == [(True, False), (False, False), (True, False)]
 
 
 # --- many at once
