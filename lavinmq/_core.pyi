@@ -1976,6 +1976,30 @@ class MqttLink(Link):
         """Numbers of an open session: `publish` and `denied` of the connection, `dropped` of the
         session, and packet ids in use: `in_flight` of ours, `received` of the client's."""
 
+def mqtt_connect(
+    body: bytes,
+) -> tuple[
+    str | None,
+    bytes | None,
+    int,
+    int,
+    int,
+    bytes | None,
+    str | None,
+    bytes | None,
+    str | None,
+    bytes | None,
+    str | None,
+    bytes | None,
+]:
+    """Read what is behind the fixed header of a CONNECT.
+
+    Returns: what is wrong with it or None, and its fields: name and level of the protocol, flags,
+        keep alive; properties, client identifier; properties, topic and payload of the will; user
+        name, password. None: there is no such field; all behind the flags where something is wrong.
+        The name is None as well where not even the level is there.
+    """
+
 class MqttPublish(Iterator[None]):
     """A message of the broker itself on its way to all that an exchange of FILTERS matches; each
     step is a portion. Args and errors as those of `mqtt_publish`."""

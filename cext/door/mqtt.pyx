@@ -1,6 +1,37 @@
 # MQTT: the classes and functions through which Python opens sessions, and publishes by itself.
 #
 # Called by lavinmq/mqtt.
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+
+
+cdef bytes field_bytes(slice_t field):
+    """A field of a packet; None: there is none."""
+    return None if field.p == NULL else PyBytes_FromStringAndSize(<char*>field.p, field.n)
+
+
+cdef str field_text(slice_t field):
+    """The same of one that is a text."""
+    return None if field.p == NULL else PyUnicode_DecodeUTF8(<char*>field.p, field.n, NULL)
+
+
+def mqtt_connect(bytes body not None) -> tuple:
+    """Read what is behind the fixed header of a CONNECT, of at most 4 GiB. Returns what is wrong
+    with it or None, and its fields: name and level of the protocol, flags, keep alive; properties,
+    client identifier; properties, topic and payload of the will; user name, password. None: there
+    is no such field."""
+    cdef connect_t c
+    cdef slice_t left
+    cdef const char* wrong
+    left.p = <const u8*>PyBytes_AS_STRING(body)
+    left.n = <u32>PyBytes_GET_SIZE(body)
+    wrong = connect_read(left, &c)
+    if wrong != NULL:
+        return ((<bytes>wrong).decode(), field_bytes(c.protocol), c.level, c.flags, 0,
+                None, None, None, None, None, None, None)
+    return (None, field_bytes(c.protocol), c.level, c.flags, c.keep_alive_s,
+            field_bytes(c.properties), field_text(c.client_id),
+            field_bytes(c.will_properties), field_text(c.will_topic), field_bytes(c.will_payload),
+            field_text(c.user_name), field_bytes(c.password))
 
 
 cdef class RetainedSink:

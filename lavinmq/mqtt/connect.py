@@ -1,7 +1,8 @@
 """CONNECT: who a client says it is, and what it asks for; every version from one reader.
 
-The reader says what is wrong by a PacketError, and by `Refused` where the client has to hear a
-CONNACK of its version. Sans I/O. Source: MQTT 5.0 section 3.1, 3.1.1 section 3.1.
+Its fields are found by compiled code, and judged here. What is wrong is said by a PacketError, and
+by `Refused` where the client has to hear a CONNACK of its version. Sans I/O.
+Source: MQTT 5.0 section 3.1, 3.1.1 section 3.1.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from lavinmq import _core
 from lavinmq.mqtt import filters, properties
-from lavinmq.mqtt.codec import CONNECT, V5, V31, V311, Reader
+from lavinmq.mqtt.codec import CONNECT, V5, V31, V311
 from lavinmq.mqtt.properties import Properties
 from lavinmq.mqtt.reasons import PacketError, Reason, malformed, protocol_error
 
@@ -102,45 +104,42 @@ def decode(flags: int, body: bytes) -> Connect:
     """Read a CONNECT. Raises: Refused, to be told; PacketError: the socket is closed silently."""
     if flags:
         raise malformed("the flags of CONNECT are reserved")
-    reader = Reader(body)
-    level = _level(reader)
+    (
+        wrong, name, level, given, keep_alive_s, block, client_id, will_block, topic, payload,
+        user_name, password,
+    ) = _core.mqtt_connect(body)  # fmt: skip
+    if name is not None and _NAMES.get(level) != name:
+        raise _unknown(name, level)
+    is_clean = bool(given & _CLEAN)
     try:
-        return _decode(reader, level)
+        if wrong is not None or client_id is None:
+            raise malformed(wrong or "")
+        _check_flags(given, level)
+        asked = _asked(block) if block else properties.NONE
+        will = None
+        if topic is not None and payload is not None:
+            will = _will(given, will_block, topic, payload)
+        _check_client_id(client_id, level, is_clean=is_clean)
     except Refused:
         raise
     except PacketError as error:
         if level != V5:
             raise
         raise Refused(V5, error.reason, str(error)) from error
+    return Connect(level, client_id, is_clean, keep_alive_s, user_name, password, will, asked)
 
 
-def _level(reader: Reader) -> int:
-    """The version that is spoken. Raises: Refused, when it is none of ours."""
-    name = reader.binary()
-    level = reader.byte()
-    if _NAMES.get(level) == name:
-        return level
+def _unknown(name: bytes, level: int) -> Refused:
+    """What to say to a version that is none of ours."""
     answer = V5 if name == b"MQTT" and level > V5 else V311
-    raise Refused(answer, Reason.UNSUPPORTED_VERSION, f"protocol {name[:20]!r}, level {level}")
+    return Refused(answer, Reason.UNSUPPORTED_VERSION, f"protocol {name[:20]!r}, level {level}")
 
 
-def _decode(reader: Reader, level: int) -> Connect:
-    flags = reader.byte()
-    _check_flags(flags, level)
-    keep_alive_s = reader.u16()
-    asked = properties.read(reader, CONNECT) if level == V5 else properties.NONE
+def _asked(block: bytes) -> Properties:
+    asked = properties.inside(block, CONNECT)
     if properties.AUTH_DATA in asked and properties.AUTH_METHOD not in asked:
         raise protocol_error("authentication data without a method")
-    client_id = reader.text()
-    will = _will(reader, flags, level) if flags & _WILL else None
-    user_name = reader.text() if flags & _USER_NAME else None
-    password = reader.binary() if flags & _PASSWORD else None
-    if reader.left:
-        raise malformed("there is more behind the end of CONNECT")
-    _check_client_id(client_id, level, is_clean=bool(flags & _CLEAN))
-    return Connect(
-        level, client_id, bool(flags & _CLEAN), keep_alive_s, user_name, password, will, asked
-    )
+    return asked
 
 
 def _check_flags(flags: int, level: int) -> None:
@@ -167,15 +166,13 @@ def _check_client_id(client_id: str, level: int, *, is_clean: bool) -> None:
         )
 
 
-def _will(reader: Reader, flags: int, level: int) -> Will:
-    given = properties.read(reader, properties.WILL) if level == V5 else {}
-    topic = reader.text()
+def _will(flags: int, block: bytes | None, topic: str, payload: bytes) -> Will:
+    given = properties.inside(block, properties.WILL) if block else {}
     filters.check_topic(topic)
-    payload = reader.binary()
     delay_s = given.pop(properties.WILL_DELAY, 0)
     expiry_s = given.pop(properties.MESSAGE_EXPIRY, None)
     if properties.RESPONSE_TOPIC in given:
         filters.check_topic(given[properties.RESPONSE_TOPIC])
-    block = properties.block(given) if given else b""
+    kept = properties.block(given) if given else b""
     qos = (flags & _WILL_QOS) >> 3
-    return Will(topic, payload, qos, bool(flags & _WILL_RETAIN), delay_s, expiry_s, block)
+    return Will(topic, payload, qos, bool(flags & _WILL_RETAIN), delay_s, expiry_s, kept)

@@ -32,7 +32,7 @@ from lavinmq.mqtt import (
     taking,
 )
 from lavinmq.mqtt.codec import V5
-from lavinmq.mqtt.connect import MAX_CLIENT_ID, Connect, Refused, Will
+from lavinmq.mqtt.connect import Connect, Refused, Will
 from lavinmq.mqtt.enhanced import Enhanced
 from lavinmq.mqtt.login import Login
 from lavinmq.mqtt.reasons import PacketError, Reason, reason_of
@@ -235,7 +235,7 @@ class Connection(Peer[_core.MqttLink], Consumer):
             return
         was_limited = self.rights.is_limited
         self._tell_user()
-        self._look_up_rights()
+        self.rights = self._sessions.rights_of(self.user, self.client_id)
         if self._queue is None or self._wanted is not None:
             return  # it waits for its session, and CONNACK gives it what it may do then
         if not was_limited and self.rights.is_limited:
@@ -337,7 +337,10 @@ class Connection(Peer[_core.MqttLink], Consumer):
 
     def _handle(self, kind: int, flags: int, body: bytes) -> None:
         if kind == codec.CONNECT:
-            self._work(self._connecting(flags, body))
+            # One step: a generator of ours, and one that watches over it, would be felt.
+            self.link.pause()
+            connecting = partial(self._connect, flags, body)
+            self._host.works.begin(map(self._guarded, (connecting,)))
         elif kind == codec.DISCONNECT:
             self._disconnected(requests.disconnect(self.level, flags, body))
         elif kind == codec.SUBSCRIBE and self._queue is not None:
@@ -404,10 +407,6 @@ class Connection(Peer[_core.MqttLink], Consumer):
         self.link.resume()
 
     # --- CONNECT ------------------------------------------------------------------------------
-
-    def _connecting(self, flags: int, body: bytes) -> Iterator[None]:
-        self._connect(flags, body)
-        yield
 
     def _connect(self, flags: int, body: bytes) -> None:
         wanted = connect.decode(flags, body)
@@ -532,7 +531,7 @@ class Connection(Peer[_core.MqttLink], Consumer):
         self._sessions = self._host.of(vhost)
         self._session = self._sessions.name_of(client_id)
         self.standing = self._sessions.alike(standing)
-        self._look_up_rights()
+        self.rights = self._sessions.rights_of(self.user, client_id)
         older = self._sessions.clients.get(self._session)
         self._sessions.clients[self._session] = self
         if older is not None:
@@ -558,15 +557,12 @@ class Connection(Peer[_core.MqttLink], Consumer):
             return name if is_named else made
         if is_named and wanted.client_id != name:
             raise Refused(self.level, Reason.CLIENT_ID_NOT_VALID, "it has to be the user name")
-        if wanted.client_id.startswith(SHARE) or len(wanted.client_id.encode()) > MAX_CLIENT_ID:
+        if wanted.client_id.startswith(SHARE):
             raise Refused(self.level, Reason.CLIENT_ID_NOT_VALID)
         return wanted.client_id
 
     def _tell_user(self) -> None:
         self.link.set_user(_raw_user(self.user.name), self.user.has_tag("impersonator"))
-
-    def _look_up_rights(self) -> None:
-        self.rights = self._sessions.rights_of(self.user, self.client_id)
 
     def _begin(self) -> None:
         """Nobody else holds the session: resume it, or make one."""
@@ -575,15 +571,16 @@ class Connection(Peer[_core.MqttLink], Consumer):
         if not self._sessions.stores.are_well:
             self._refuse(Reason.SERVER_UNAVAILABLE, "files of MQTT cannot be read")
             return
-        queue, is_recorded = self._sessions.find(self.client_id), False
+        client_id = self.client_id
+        queue, is_recorded = self._sessions.find(client_id), False
         if queue is not None and (wanted.clean or not queue.is_stored):
             is_recorded = queue.is_stored
-            self._sessions.end(self.client_id)
+            self._sessions.end(client_id)
             queue = None
         elif queue is None:
-            self._sessions.wills.release(self.client_id)
+            self._sessions.wills.release(client_id)
         else:
-            self._sessions.wills.cancel(self.client_id)
+            self._sessions.wills.cancel(client_id)
         if queue is not None:
             self._adopt(queue, self._sessions.set_expiry(queue, self._expiry_s), is_present=True)
             return
@@ -615,16 +612,17 @@ class Connection(Peer[_core.MqttLink], Consumer):
         """The session is this client's. CONNACK comes once it is on disk."""
         self._queue = queue
         queue.add_consumer(self)
+        client_id = self.client_id
         try:
             is_kept = self._sessions.begun(
-                self.client_id, queue, self._will, self.user.name, is_present=is_present
+                client_id, queue, self._will, self.user.name, is_present=is_present
             )
         except OSError as error:
             self._refuse(Reason.SERVER_UNAVAILABLE, f"the session cannot be stored: {error}")
             return
         if queue.is_stored:
             most_s = self._sessions.granted_s(self._expiry_s)
-            self._sessions.note_time(self.client_id, most_s, is_here=True)
+            self._sessions.note_time(client_id, most_s, is_here=True)
         if not (is_kept or is_recorded):
             self._open(queue, is_present=is_present)
             return

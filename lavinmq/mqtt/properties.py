@@ -154,7 +154,15 @@ def read(reader: Reader, place: int) -> dict[int, Any]:
 
     Args: place: the type of the packet, or WILL.
     """
-    block = reader.part(reader.varint())
+    return _found(reader.part(reader.varint()), place)
+
+
+def inside(block: bytes, place: int) -> dict[int, Any]:
+    """Read a block without its length. The rest as `read`."""
+    return _found(Reader(block), place)
+
+
+def _found(block: Reader, place: int) -> dict[int, Any]:
     found: dict[int, Any] = {}
     while block.left:
         number = block.varint()

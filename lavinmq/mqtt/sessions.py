@@ -64,6 +64,8 @@ class Sessions:
         self._broker = broker
         self._published: dict[str, Testament] = {}
         self._plain_rights: dict[tuple[bool, ...], TopicRights] = {}
+        self._latest_rights: tuple[Identity, int, TopicRights] | None = None
+        """Of a user as of an epoch, whatever its client is called."""
         self._standing: Standing | None = None
         self._log = log.get("lmq.mqtt", vhost=vhost.name)
         self.stores = Stores(broker, vhost)
@@ -75,6 +77,7 @@ class Sessions:
 
     def _rights_changed(self) -> None:
         """Permission groups may be others, or the exchange behind the bridge."""
+        self._latest_rights = None
         in_portions(self._broker.events.call_soon, self._telling(list(self.clients.values())))
 
     def _telling(self, clients: list[Client]) -> Iterator[None]:
@@ -225,12 +228,18 @@ class Sessions:
 
     def rights_of(self, user: Identity, client_id: str) -> TopicRights:
         """What a client may do as of now. Those of most are alike, and so the same."""
-        rights = TopicRights(
-            user, self.vhost, client_id,
-            is_asked=self._broker.config.mqtt_permission_check_enabled,
-        )  # fmt: skip
+        is_asked = self._broker.config.mqtt_permission_check_enabled
+        epoch, latest = self._broker.users.epoch, self._latest_rights
+        if latest is not None and not is_asked and latest[0] is user and latest[1] == epoch:
+            return latest[2]
+        rights = TopicRights(user, self.vhost, client_id, is_asked=is_asked)
         plain = rights.plain
-        return rights if plain is None else self._plain_rights.setdefault(plain, rights)
+        if plain is None:
+            return rights
+        rights = self._plain_rights.setdefault(plain, rights)
+        # Where permissions are asked, the name of the session's queue is asked about, too.
+        self._latest_rights = None if is_asked else (user, epoch, rights)
+        return rights
 
     def alike(self, standing: Standing) -> Standing:
         """A log-in, or one before that says the same: many clients have one user."""
@@ -240,8 +249,9 @@ class Sessions:
 
     def name_of(self, client_id: str) -> str:
         """What the session of a client is called: the one string for it, if it is there."""
-        queue = self.find(client_id)
-        return PREFIX + client_id if queue is None else queue.name
+        name = PREFIX + client_id
+        queue = self.vhost.queues.get(name)
+        return name if queue is None else queue.name
 
     def find(self, client_id: str) -> Queue | None:
         """The session of a client, if there is one."""

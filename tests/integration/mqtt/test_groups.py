@@ -67,6 +67,33 @@ def test_groups_that_change_count_at_once(mqtt: Broker, vhost: str) -> None:
         assert peer.message().payload == b"now"
 
 
+def test_who_comes_next_has_the_rights_of_then(mqtt: Broker) -> None:
+    """What one client may do is not what the next one of the same user may once groups, or
+    permissions for topics, have changed; nor is it what one with another identifier may."""
+    name, api = uuid.uuid4().hex, Api(mqtt)
+    api("PUT", f"/api/vhosts/{name}")
+    topics = f"/api/topic-permissions/{name}/guest"
+
+    def granted(client_id: str) -> list[int]:
+        with Peer(mqtt.mqtt_port, V5) as peer:
+            peer.connect(client_id, user=f"{name}:guest")
+            return peer.subscribe(("devices/d1/x", 0), ("other", 0))
+
+    assert granted("d1") == [0, 0]
+    put = api("PUT", f"/api/parameters/mqtt-permissions/{name}/devices", {"value": DEVICES})
+    assert put.status in (201, 204)
+    assert granted("d1") == [0, 0x87]
+    assert granted("d2") == [0x87, 0x87]
+    api("DELETE", f"/api/parameters/mqtt-permissions/{name}/devices")
+    assert granted("d2") == [0, 0]
+    put = api("PUT", topics, {"exchange": "mqtt.default", "read": "^devices", "write": ""})
+    assert put.status in (201, 204)
+    assert granted("d2") == [0, 0x87]
+    api("DELETE", topics)
+    assert granted("d2") == [0, 0]
+    api("DELETE", f"/api/vhosts/{name}")
+
+
 def test_a_group_that_is_none_is_refused(mqtt: Broker, vhost: str) -> None:
     path = f"/api/parameters/mqtt-permissions/{vhost}/x"
     answer = Api(mqtt)("PUT", path, {"value": {"members": 1}})
