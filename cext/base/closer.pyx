@@ -3,8 +3,8 @@
 # The name of such a file goes at once. What it holds, on the disk and in memory, goes when its last
 # descriptor is closed: half a millisecond for 8 MiB, and many times that while the file system is
 # busy. One thread of the process does that for each module that includes this; it is there from the
-# first file on. Whatever is missing for it (a thread, a descriptor), the caller waits itself. Called
-# by files.pyx and ahead.pyx, and by kept.pyx of the module of clusters.
+# first file on. Whatever is missing for it (a thread, a descriptor), the caller waits itself.
+# Called by files.pyx and ahead.pyx, and by kept.pyx of the module of clusters.
 
 cdef extern from "<fcntl.h>" nogil:
     int O_NOFOLLOW
