@@ -220,10 +220,10 @@ class Listener:
                 self._door.refuse(sock, self.is_tls)
                 return
             if not self._is_unix:
-                if self._config.tcp_nodelay is not self._is_prompt:
-                    prompt = self._config.tcp_nodelay
-                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, prompt)
-                _set_options(self._config, sock, ends.is_loopback)
+                config = self._config
+                if config.tcp_nodelay is not self._is_prompt:
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, config.tcp_nodelay)
+                _set_options(config, sock, ends.is_loopback)
         except OSError as error:  # the peer is gone already
             _log.debug("connection to %s: %s", self.name, error)
             sock.close()
