@@ -93,7 +93,7 @@ class Throttle:
     def wait_s(self, name: str, address: str, is_loopback: bool) -> float:
         """Seconds to wait before this log-in is looked at. Cost: two dictionary lookups; nothing
         while nobody has failed."""
-        if not (self._sources._entries or self._users._entries):
+        if not (len(self._sources) or len(self._users)):
             return 0.0
         name, source, now = name[:MAX_NAME], _source(name, address, is_loopback), self._clock()
         wait_s = SOURCE.wait_s(self._sources.of(source, now))
@@ -121,7 +121,7 @@ class Throttle:
     def succeeded(self, name: str, address: str, is_loopback: bool) -> None:
         """Somebody has logged in."""
         name, source = name[:MAX_NAME], _source(name, address, is_loopback)
-        if self._pairs._entries:
+        if len(self._pairs):
             pair, now = f"{source} {name}", self._clock()
             failures = self._pairs.of(pair, now)
             if failures:

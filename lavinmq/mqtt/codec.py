@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lavinmq.mqtt.reasons import PacketError, malformed
+from lavinmq.mqtt.reasons import malformed
 
 CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBSCRIBE = range(1, 9)
 SUBACK, UNSUBSCRIBE, UNSUBACK, PINGREQ, PINGRESP, DISCONNECT, AUTH = range(9, 16)
@@ -44,27 +44,17 @@ class Reader:
     def raw(self, n: int) -> bytes:
         """The next n bytes."""
         if n > self._end - self._at:
-            raise _cut()
+            raise malformed("the packet ends in the middle of a field")
         self._at += n
         return self._data[self._at - n : self._at]
 
-    # Those below are most of a CONNECT: a call less for each of its fields is felt.
-
     def byte(self) -> int:
         """One byte."""
-        at = self._at
-        if at >= self._end:
-            raise _cut()
-        self._at = at + 1
-        return self._data[at]
+        return self.raw(1)[0]
 
     def u16(self) -> int:
         """A number of two bytes."""
-        at = self._at
-        if at + 2 > self._end:
-            raise _cut()
-        self._at = at + 2
-        return self._data[at] << 8 | self._data[at + 1]
+        return int.from_bytes(self.raw(2), "big")
 
     def u32(self) -> int:
         """A number of four bytes."""
@@ -84,13 +74,7 @@ class Reader:
 
     def binary(self) -> bytes:
         """Bytes behind their length."""
-        data, at = self._data, self._at + 2
-        if at > self._end:
-            raise _cut()
-        self._at = end = at + (data[at - 2] << 8 | data[at - 1])
-        if end > self._end:
-            raise _cut()
-        return data[at:end]
+        return self.raw(self.u16())
 
     def text(self) -> str:
         """UTF-8 behind its length, without U+0000."""
@@ -102,10 +86,6 @@ class Reader:
             raise malformed("a block is longer than the packet")
         self._at += n
         return Reader(self._data, self._at - n, self._at)
-
-
-def _cut() -> PacketError:
-    return malformed("the packet ends in the middle of a field")
 
 
 def text_of(raw: bytes) -> str:
