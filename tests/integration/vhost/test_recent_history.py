@@ -44,6 +44,18 @@ def bodies(channel: BlockingChannel, queue: str) -> list[bytes]:
     return found
 
 
+def all_bodies(channel: BlockingChannel, queue: str) -> list[bytes]:
+    """All that a queue holds, by a consumer, which is ten times as fast as gets."""
+    left = channel.queue_declare(queue, passive=True).method.message_count
+    found: list[bytes] = []
+    for _, _, body in channel.consume(queue, auto_ack=True) if left else ():
+        found.append(body)
+        if len(found) == left:
+            break
+    channel.cancel()
+    return found
+
+
 def numbered(first: int, end: int) -> list[bytes]:
     return [b"%d" % number for number in range(first, end)]
 
@@ -282,6 +294,6 @@ def test_publishers_go_on_while_many_are_bound(broker_factory: BrokerFactory) ->
         over.set()
         publisher.join()
         for i in range(10):
-            got = [int(body) for body in bodies(channel, f"q{i}")]
+            got = [int(body) for body in all_bodies(channel, f"q{i}")]
             assert got == list(range(got[0], got[0] + len(got)))
             assert got[0] == 0 or len(got) >= 10_000
