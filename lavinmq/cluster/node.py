@@ -658,6 +658,7 @@ class Node:
         if self._proxy is not None:
             await self._proxy.close()
             self._proxy = None
+        await self._recovery.answered()
         self._probes.close()
         if self._reads is not None:
             await self._reads.close("this node leads from now on")

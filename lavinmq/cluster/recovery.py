@@ -8,8 +8,10 @@ Source: docs/clustering.md, decision 0115.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from lavinmq.cluster.etcd import EtcdError
@@ -18,6 +20,7 @@ from lavinmq.process import log
 if TYPE_CHECKING:
     from lavinmq.cluster.coordinator import Coordinator, State
 
+ANSWER_S: Final = 1.0
 CHANGED: Final = "etcd says something else than was shown: look again"
 _log = log.get("lmq.cluster")
 
@@ -38,6 +41,9 @@ class Recovery:
         self._wanted = wanted
         self._standing = standing
         self._n_damaged = n_damaged
+        self._n_orders = 0
+        self._are_answered = asyncio.Event()
+        self._are_answered.set()
 
     async def report(self) -> dict[str, Any]:
         """What is known, as JSON. Raises: OSError when etcd does not answer."""
@@ -88,13 +94,25 @@ class Recovery:
             " files; lost: %s; in sync were: %s", report["epoch"], report["position"],
             report["damaged_files"], ", ".join(report["lost"]), ", ".join(cluster["in_sync"]),
         )  # fmt: skip
+        self._n_orders += 1
+        self._are_answered.clear()
         try:
             is_done = await self._coordinator.go_on_alone(tuple(report["seen"]))
         except EtcdError as error:
             raise OSError(str(error)) from error
+        finally:
+            self._n_orders -= 1
+            if not self._n_orders:
+                self._are_answered.set()
         if not is_done:
             _log.warning("it does not go on alone: %s", CHANGED)
         return "" if is_done else CHANGED
+
+    async def answered(self) -> None:
+        """Wait until etcd has answered every order. The node may hear of it from etcd before the
+        one who ordered it has his answer, which he would not get from a closed socket."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._are_answered.wait(), ANSWER_S)
 
     def _refusal(self, state: State, is_whole: bool) -> str:
         """Why it must not go on alone; empty: it may."""

@@ -249,3 +249,46 @@ def test_a_leader_whose_lease_has_ended_while_it_loaded_serves_nobody(
     finally:
         node._leading.close()
         node.server.release()
+
+
+def test_an_operator_has_an_answer_before_the_node_that_is_ordered_to_lead_does(
+    tmp_path: Path, events: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Etcd told the node of its own order before it had answered it: the control socket was
+    closed, and `recover_cluster` failed although it was done."""
+    node: Any = made(tmp_path, events)
+    monkeypatch.setattr(Server, "start", lambda _: None)
+    monkeypatch.setattr(Leading, "start", lambda _: None)
+    is_in_etcd, answers = asyncio.Event(), asyncio.Event()
+    what = []
+    node._probes = SimpleNamespace(close=lambda: what.append("the socket is closed"))
+
+    async def go_on_alone(_: object) -> bool:
+        is_in_etcd.set()
+        await answers.wait()
+        return True
+
+    async def report() -> dict[str, Any]:
+        known = {"epoch": 1, "position": 2, "damaged_files": 0, "lost": []}
+        return {**known, "refusal": "", "seen": [1], "cluster": {"in_sync": []}}
+
+    async def order() -> None:
+        assert await node._recovery.recover([1]) == ""
+        what.append("the order is answered")
+
+    async def lead() -> None:
+        node._deadline = time.monotonic() + 60
+        ordered = asyncio.ensure_future(order())
+        await is_in_etcd.wait()
+        events.call_later(0.05, answers.set)
+        with socket.create_server(("127.0.0.1", 0)) as sock:
+            await node._lead(sock)
+        await ordered
+
+    node._recovery.report, node._coordinator.go_on_alone = report, go_on_alone
+    try:
+        events.run_until_complete(lead())
+        assert what == ["the order is answered", "the socket is closed"]
+    finally:
+        node._leading.close()
+        node.server.release()
