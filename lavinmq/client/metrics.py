@@ -148,7 +148,8 @@ def snapshot(together: Together | Alone) -> Metrics:
             buckets = [a + b for a, b in zip(buckets, member.latency_buckets, strict=True)]
         elif isinstance(member, BaseConsumer):
             tracker = member.tracker
-            for name in ("delivered", "acked", "rejected", "redelivered", "stale_acks"):
+            # In this order: others go on meanwhile, and none may seem settled before it came.
+            for name in ("acked", "rejected", "stale_acks", "redelivered", "delivered"):
                 setattr(found, name, getattr(found, name) + getattr(tracker, name))
             found.unacked += tracker.count
     total = 0
