@@ -5,19 +5,21 @@ Run from the root of the repository, on a machine with nothing else to do:
     .venv/bin/python perf/clusters.py [--reps 3] [--seconds 5] [--times 10] [--only NAME,...]
 
 `etcd-server` has to be installed. Rows of load: one producer with messages of 16 bytes, persistent,
-to a durable queue; a single node and a cluster in turn. Rows of faults: a client with one message
-at a time, from the fault until the next confirm through any node; with `--queues N` there are so
-many other durable queues, with `--messages N` as many messages of 16 bytes in each, which whoever
-leads has to know first. Rows of joins: 100 000 messages a second, confirmed in batches of 1 000,
-before and while a node comes with nothing (`join`), or comes back after a minute (`rejoin`), and
-`--megabytes N` of other messages, which take three times as much disk. Results, the middle of the
-repetitions with the lowest and the highest, go to standard output.
+to a durable queue; a single node and a cluster in turn. Nodes of one machine wait for each other's
+syncs: how many messages come while the leader waits for one sync is shown, too. Rows of faults: a
+client with one message at a time, from the fault until the next confirm through any node; with
+`--queues N` there are so many other durable queues, with `--messages N` as many messages of 16
+bytes in each, which whoever leads has to know first. Rows of joins: 100 000 messages a second,
+confirmed in batches of 1 000, before and while a node comes with nothing (`join`), or comes back
+after a minute (`rejoin`), and `--megabytes N` of other messages, which take three times as much
+disk. Results, the middle of the repetitions with the lowest and the highest, go to standard output.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import signal
@@ -39,6 +41,7 @@ from pamqp import commands
 from perf import measure, starts
 from tests.support.cluster import Cluster, ClusterNode
 from tests.support.links import DOWN, UP
+from tests.support.metrics import scrape, values
 from tests.support.nursery import broker_command
 from tests.support.wire import Wire, WireClosed, WireTimeout, encode_publish
 
@@ -53,6 +56,7 @@ LOADS: Final = {
 }
 JOINS: Final = ("join", "rejoin")
 SINGLE: Final = 1
+SYNCS: Final = "lavinmq_sync_duration_seconds"
 QUEUE: Final = "q"
 PATIENCE_S: Final = 60.0
 FILLED_AT_ONCE: Final = 10
@@ -67,6 +71,8 @@ class Load(NamedTuple):
     per_s: float
     leader_s_per_m: float
     followers_s_per_m: tuple[float, ...]
+    sync_s: float
+    """What a sync of the leader took, on average; nan: there was none."""
 
 
 @contextmanager
@@ -99,20 +105,31 @@ def load(cluster: Cluster, options: tuple[str, ...], seconds: int) -> Load:
     leader = cluster.leader() if len(cluster.nodes) > SINGLE else cluster.nodes[0]
     others = [each for each in cluster.nodes if each is not leader]
     before = {each: _cpu_s(each) for each in cluster.nodes}
+    n_before, s_before = _syncs(leader)
     argv = [str(FLOOD), "-P", str(leader.port), "-x", "1", "-y", "0", "-s", "16", "-d", "-p", "-q",
             QUEUE, "-z", str(seconds), *options]  # fmt: skip
     found = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
     time.sleep(1)  # followers have what is left
     count = found["published"]
     spent = {each: (_cpu_s(each) - before[each]) / count * 1e6 for each in cluster.nodes}
+    n_syncs, s_syncs = _syncs(leader)
     with Wire.open(leader.port) as wire:
         wire.call(1, commands.Queue.Purge(queue=QUEUE), commands.Queue.PurgeOk)
-    return Load(found["publish_rate"], spent[leader], tuple(spent[each] for each in others))
+    return Load(
+        found["publish_rate"], spent[leader], tuple(spent[each] for each in others),
+        (s_syncs - s_before) / (n_syncs - n_before) if n_syncs > n_before else math.nan,
+    )  # fmt: skip
 
 
 def _cpu_s(node: ClusterNode) -> float:
     assert node.process is not None
     return measure.tree_cpu_s(node.process.pid)
+
+
+def _syncs(node: ClusterNode) -> tuple[float, float]:
+    """How many syncs there were, and how many seconds they took."""
+    found = values(scrape(node))
+    return found[f"{SYNCS}_count", ()], found[f"{SYNCS}_sum", ()]
 
 
 def loads(name: str, reps: int, seconds: int) -> None:
@@ -130,6 +147,12 @@ def loads(name: str, reps: int, seconds: int) -> None:
     show(f"{name}: single, messages/s", [each.per_s for each in alone])
     show(f"{name}: cluster, messages/s", [each.per_s for each in led])
     show(f"{name}: cluster / single, messages/s", rates)
+    show(f"{name}: single, ms of a sync", [each.sync_s * 1e3 for each in alone])
+    show(f"{name}: leader, ms of a sync", [each.sync_s * 1e3 for each in led])
+    show(
+        f"{name}: cluster / single, messages in the time of a sync of the leader",
+        [a.per_s * a.sync_s / (b.per_s * b.sync_s) for a, b in zip(led, alone, strict=True)],
+    )
     show(f"{name}: single, CPU s/M", [each.leader_s_per_m for each in alone])
     show(f"{name}: leader, CPU s/M", [each.leader_s_per_m for each in led])
     show(f"{name}: leader / single, CPU", costs)
