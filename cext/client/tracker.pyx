@@ -48,6 +48,8 @@ cdef class Tracker:
     cdef readonly u64 redelivered
     cdef readonly u64 stale_acks
     cdef readonly int channel
+    cdef public bint notes_given_back
+    cdef list given_back        # tags since they were taken, None = none: few are
     cdef public object wake     # called once when there is something to send; None = nobody asks
 
     def __cinit__(self, u64 limit=0):
@@ -73,6 +75,7 @@ cdef class Tracker:
             self.count = 0
             self.n_pending = 0
             self.refused.n = 0
+            self.given_back = None
             self.is_urgent = False
 
     def rest(self):
@@ -153,6 +156,10 @@ cdef class Tracker:
             self.tags[tag & self.mask] = TAG_GONE
             self.rejected += 1
             put_settle(&self.refused, self.channel, BASIC_NACK, tag, 2 if requeue else 0)
+            if requeue and self.notes_given_back:
+                if self.given_back is None:
+                    self.given_back = []
+                self.given_back.append(tag)
         if not self.is_urgent:
             self.is_urgent = True
             if self.wake is not None:
@@ -208,6 +215,12 @@ cdef class Tracker:
                 self.pending = NULL
                 self.pending_cap = 0
         return out.b.n - before
+
+    def take_given_back(self):
+        """Tags of deliveries given back since this was asked last, if that is noted."""
+        with cython.critical_section(self):
+            taken, self.given_back = self.given_back, None
+        return () if taken is None else taken
 
     def track(self, u64 tag, bint redelivered=False):
         """Note a delivery, as the engine does for what comes in. Raises: ProtocolViolation."""

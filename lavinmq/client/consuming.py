@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import itertools
 import os
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +27,7 @@ from lavinmq.client.errors import (
     Error,
 )
 from lavinmq.client.link import ALL, Chan, Link
+from lavinmq.client.stream_place import StreamPlace
 from lavinmq.client.topology import NOTHING
 
 if TYPE_CHECKING:
@@ -54,10 +54,10 @@ class BaseConsumer(Member):
 
     __slots__ = (
         "__weakref__", "_chan", "_closing", "_declares", "_error", "_heard", "_held", "_held_bytes",
-        "_hooks", "_is_paused", "_is_stream", "_is_subscribed", "_next_offset", "_offsets",
-        "_oldest", "_subscribing", "_told", "_unheard", "answers", "arguments", "config", "core",
-        "exclusive", "failures", "handler_errors", "is_bounded", "no_ack", "passage", "prefetch",
-        "queue", "resubscriptions", "tag", "tracing", "tracker",
+        "_hooks", "_is_paused", "_is_subscribed", "_oldest", "_place", "_subscribing", "_told",
+        "_unheard", "answers", "arguments", "config", "core", "exclusive", "failures",
+        "handler_errors", "is_bounded", "no_ack", "passage", "prefetch", "queue", "resubscriptions",
+        "tag", "tracing", "tracker",
     )  # fmt: skip
     queue: str
 
@@ -103,9 +103,9 @@ class BaseConsumer(Member):
         self._held = 0
         self._held_bytes = 0
         self._told = self._heard = 0
-        self._is_stream = OFFSET in self.arguments
-        self._offsets: deque[tuple[int, int]] | None = None
-        self._next_offset: int | None = None
+        self._place = StreamPlace() if OFFSET in self.arguments else None
+        if self._place is not None:
+            self.tracker.notes_given_back = True
         self._oldest: tuple[int, int, float] | None = None
         self.tracing: Any = None
         if config.tracing:
@@ -266,13 +266,19 @@ class BaseConsumer(Member):
             # program has not settled is not its.
             most = self.tracker.count + (1 + self._unheard) * self.prefetch
             self.tracker.limit = max(2 * self.prefetch, most)
-        if self._is_stream and self._next_offset is not None:
-            arguments = {**arguments, OFFSET: self._next_offset}
+        if self._place is not None and self._place.next_offset is not None:
+            arguments = {**arguments, OFFSET: self._place.next_offset}
         flags = (False, self.no_ack, self.exclusive, False)
         await chan.call("basic.consume", 0, self.queue, self.tag, *flags, arguments)
         if self._chan is not chan:  # what ended it came with the answer
             raise chan.error or ConsumerCancelled(f"the broker ended the consumer of {self.queue}")
         self._is_subscribed = True
+
+    @property
+    def next_offset(self) -> int | None:
+        """Where a stream goes on by what was settled before the channel ended; None: where the
+        program said, or it is no stream."""
+        return None if self._place is None else self._place.next_offset
 
     def renamed(self, old: str, new: str) -> None:
         """The queue has another name now."""
@@ -284,9 +290,9 @@ class BaseConsumer(Member):
         self._forget_channel()
 
     def _forget_channel(self) -> None:
-        if self._is_stream:
-            self._note_offsets()
-            self._offsets = None
+        if self._place is not None:
+            self._note_place(self._place)
+            self._place.leave()
         if self._chan is not None:
             self._chan.link.hold_reading(self, False)
         self._chan = None
@@ -349,8 +355,8 @@ class BaseConsumer(Member):
 
     def send(self, out: _engine.Output, most: int) -> None:
         """Write acks and refusals."""
-        if self._is_stream:
-            self._note_offsets()
+        if self._place is not None:
+            self._note_place(self._place)
         self.tracker.flush(out)
         self._told = self.tracker.acked + self.tracker.rejected
 
@@ -366,15 +372,15 @@ class BaseConsumer(Member):
             if self.passage is not None and self.passage.is_all_taken:
                 self.all_taken()
             return
-        if self._is_stream and self.passage is None:
+        if self._place is not None and self.passage is None:
             for message in messages:
                 offset = message.headers.get(OFFSET)
-                if isinstance(offset, int):
-                    if self._offsets is None:
-                        self._offsets = deque()
-                    self._offsets.append((message.delivery_tag, offset))
-                    if self.no_ack:
-                        self._next_offset = offset + 1
+                if not isinstance(offset, int):
+                    continue
+                if self.no_ack:
+                    self._place.next_offset = offset + 1
+                else:
+                    self._place.deliver(message.delivery_tag, offset)
         if self.is_bounded:
             self._held += len(messages)
             self._held_bytes += sum(map(len, messages))
@@ -391,15 +397,15 @@ class BaseConsumer(Member):
         if is_low and self._chan is not None:
             self._chan.link.hold_reading(self, False)
 
-    def _note_offsets(self) -> None:
-        """Remember where a stream goes on: behind the last message of those settled in a row."""
+    def _note_place(self, place: StreamPlace) -> None:
+        """Remember where a stream goes on."""
         if self.passage is not None:
             offset = self.passage.next_offset
-            self._next_offset = self._next_offset if offset is None else offset
+            place.next_offset = place.next_offset if offset is None else offset
             return
+        # In this order: what is settled meanwhile may be among those given back, and waits there.
         settled = self.tracker.settled_to
-        while self._offsets and self._offsets[0][0] <= settled:
-            self._next_offset = self._offsets.popleft()[1] + 1
+        place.settle(settled, self.tracker.take_given_back(), self.tracker.limit)
 
     def tick(self, is_blocked: bool) -> None:
         """The health poll comes by: look for deliveries that wait for too long."""

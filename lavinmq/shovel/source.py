@@ -204,7 +204,7 @@ class Source:
     def _save(self) -> None:
         if self.consumer is None or self._position is None or not self._is_kept:
             return
-        position = self.consumer._next_offset
+        position = self.consumer.next_offset
         if self._left is not None:
             position = max(self._left - self.settled(), 0)
         if position is None or position == self._saved:

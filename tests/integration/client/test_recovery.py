@@ -802,3 +802,30 @@ def test_a_stream_goes_on_behind_the_last_ack(
                 rest.append(message)
 
     assert found + [each.body for each in rest] == [b"%d" % n for n in range(20)]
+
+
+def test_a_message_of_a_stream_that_was_given_back_is_not_passed_over(
+    proxy: FaultProxy, broker: Broker, queue: str
+) -> None:
+    """It has come again and nobody has settled it: after a reconnect the stream went on behind
+    what was acknowledged later."""
+    with Client(proxy.url, **QUICK) as client:
+        client.queue(queue, arguments={"x-queue-type": "stream"})
+        client.producer(queue).publish_batch([b"%d" % n for n in range(5)]).result(10)
+        consumer = client.consumer(
+            queue, prefetch=10, arguments={"x-stream-offset": "first"}, declare=False
+        )
+        for n in range(5):
+            message = consumer.get(5)
+            assert message is not None and message.body == b"%d" % n
+            if n == 1:
+                message.nack(requeue=True)
+            else:
+                message.ack()
+        again = consumer.get(5)
+        assert again is not None and (again.body, again.redelivered) == (b"1", True)
+        proxy.cut()
+        wait_for(lambda: client.metrics().reconnects == 1, "reconnected")
+
+        found = consumer.get(5)
+        assert found is not None and found.body == b"1"
