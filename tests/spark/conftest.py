@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.spark.home import spark_home
 from tests.spark.streams import Stream
 from tests.support.broker import Broker
 
@@ -29,9 +30,11 @@ SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def pytest_configure() -> None:
-    """Have every Java of Spark's, also of programs that tests start, begin quickly."""
+    """Have every process of Spark's, also of programs that tests start, begin quickly."""
     for name in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS"):
         os.environ.setdefault(name, SHORT_LIVED)
+    if _can_run():
+        os.environ.setdefault("SPARK_HOME", str(spark_home(Path(sys.prefix) / "spark-home")))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.spark.gate import Gate, parent_of, pids_connected_to
 from tests.spark.half_done import END_S, HALF_BYTES, N_MESSAGES, filled, through, written
+from tests.spark.home import spark_home
 from tests.spark.streams import Stream
 from tests.support.broker import Broker
 from tests.support.waiting import wait_for
@@ -34,7 +35,10 @@ def test_a_killed_executor_costs_no_row(held_broker: Stream, tmp_path: Path) -> 
                 *("local-cluster[2,1,1024]", str(tmp_path), json.dumps(through(gate, held_broker))),
             ],
             env=os.environ
-            | {"PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(_spark_home(tmp_path))}
+            | {
+                "PYSPARK_PYTHON": sys.executable,
+                "SPARK_HOME": str(spark_home(tmp_path / "spark-home")),
+            }
             | {"SPARK_LOCAL_IP": "127.0.0.1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -57,17 +61,6 @@ def test_a_killed_executor_costs_no_row(held_broker: Stream, tmp_path: Path) -> 
 
     assert job.returncode == 0, output
     assert written(tmp_path / "data") == list(range(N_MESSAGES))
-
-
-def _spark_home(directory: Path) -> Path:
-    """Spark as it is installed, but in a directory that workers may write to."""
-    import pyspark
-
-    home = directory / "spark-home"
-    home.mkdir()
-    for each in ("bin", "jars", "sbin"):
-        (home / each).symlink_to(Path(pyspark.__path__[0]) / each)
-    return home
 
 
 def _executor_of(worker: int) -> int:
