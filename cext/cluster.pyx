@@ -23,11 +23,12 @@ from bytes cimport (
 )
 from types cimport (
     CHANGE_APPEND, CHANGE_HOLE, CHANGE_MAKE, CHANGE_MAKE_DIRECTORY, CHANGE_PATCH, CHANGE_REMOVE,
-    CHANGE_REMOVE_DIRECTORY, CHANGE_RENAME, CHANGE_TRUNCATE, TLS_PROVIDER, TOUCH_ALL, copies_t,
-    flag_t, tls_provider_t, touches_t, wire_t,
+    CHANGE_REMOVE_DIRECTORY, CHANGE_RENAME, CHANGE_TRUNCATE, N_BUCKETS, TLS_PROVIDER, TOUCH_ALL,
+    copies_t, flag_t, histogram_t, tls_provider_t, touches_t, wire_t,
 )
 
 include "base/clock.pyx"
+include "base/histogram.pyx"
 include "base/touches.pyx"
 include "base/closer.pyx"
 include "cluster/touched.pyx"

@@ -131,7 +131,7 @@ cdef struct tally_t:            # messages since start, of a channel or of a who
     u64 redeliver
     u64 return_unroutable
 
-cdef struct histogram_t:        # durations, see tally.pyx for the bounds of its buckets
+cdef struct histogram_t:        # durations, see histogram.pyx for the bounds of its buckets
     u64 counts[20]              # N_BUCKETS
     i64 sum_ns
 

@@ -292,6 +292,10 @@ class Follower:
     def synced(self) -> int:
         """Position up to which all is on disk."""
 
+    def sync_times(self) -> tuple[list[int], float]:
+        """Durations of syncs that the leader has asked for, or that were due: as
+        `_core.Loop.sync_times`. In any thread."""
+
     @property
     def common(self) -> int:
         """Position up to which the disks of all nodes in sync have all, as the leader has told by

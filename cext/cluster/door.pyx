@@ -378,6 +378,10 @@ cdef class Follower:
         """Position up to which all is on disk."""
         return position_hear(&self.w.synced)
 
+    def sync_times(self) -> tuple:
+        """How long syncs took: see histogram_values."""
+        return histogram_values(&self.w.sync_times)
+
     @property
     def common(self) -> int:
         """Position up to which the disks of all nodes in sync have all. See the stub."""

@@ -37,6 +37,7 @@ cdef struct follow_t:
     u64 stop_at                 # position on disk at which it stops, 0 = none
     flag_t is_lazy              # nobody waits for what is on disk
     i64 synced_ns               # when that was so last
+    histogram_t sync_times      # how long syncs took
     i64 heard_ns                # when something came last
     pthread_mutex_t lock        # of the wire
     flag_t may_beat             # it runs, by a connection whose leader knows beats
@@ -45,10 +46,13 @@ cdef struct follow_t:
 cdef int follow_ack(follow_t* w) noexcept nogil:
     """Sync, and say what is on disk by now. -1, or a follow_end_t."""
     cdef u8 ack[8]
-    cdef bint is_sent
+    cdef bint is_sent, is_dirty = w.apply.is_dirty
+    cdef i64 began_ns = clock_ns()
     if apply_sync(&w.apply):
         return FOLLOW_UNSYNCED_END
     w.synced_ns = clock_ns()
+    if is_dirty:
+        histogram_add(&w.sync_times, w.synced_ns - began_ns)
     if w.synced == w.applied:
         return -1
     position_tell(&w.synced, w.applied)

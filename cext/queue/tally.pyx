@@ -1,19 +1,9 @@
-# Tally: what has been counted of messages and durations, for management and metrics.
+# Tally: what has been counted of messages, for management and metrics.
 #
 # Channels count what happens on them, in fields beside those that the same step writes anyway. The
 # totals of a vhost are those of its channels: of the ones that are there, looked at when somebody
 # asks, and of the ones that have gone, added when they went. So a message pays for one counter, and
-# the totals never go down. Histograms are fed once for each sync or ack, not for each message.
-
-cdef extern from *:
-    """
-    static const int64_t BUCKET_NS[] = {
-        10000, 25000, 50000, 100000, 250000, 500000, 1000000, 2500000, 5000000, 10000000,
-        25000000, 50000000, 100000000, 250000000, 500000000, 1000000000, 2500000000, 5000000000,
-        10000000000 };
-    """
-    const i64* BUCKET_NS
-
+# the totals never go down.
 
 cdef void tally_add(tally_t* total, const tally_t* t) noexcept nogil:
     """Add t to total: both are nothing but numbers."""
@@ -66,21 +56,6 @@ cdef dict tally_dict(const tally_t* t):
         "ack": t.ack, "reject": t.reject, "redeliver": t.redeliver,
         "return_unroutable": t.return_unroutable,
     }
-
-
-cdef void histogram_add(histogram_t* h, i64 took_ns) noexcept nogil:
-    """Count one duration. Cost: 10 ns."""
-    cdef u32 i = 0
-    while i < N_BUCKETS - 1 and took_ns > BUCKET_NS[i]:
-        i += 1
-    h.counts[i] += 1
-    h.sum_ns += took_ns
-
-
-cdef tuple histogram_values(const histogram_t* h):
-    """Counts of the buckets, each on its own, and the sum in seconds."""
-    cdef u32 i
-    return [h.counts[i] for i in range(<u32>N_BUCKETS)], h.sum_ns / 1e9
 
 
 cdef tuple bucket_bounds():

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from lavinmq.config.values import Config
     from lavinmq.integrity.keeper import Integrity
     from lavinmq.process.systemd import Service
+    from lavinmq.stats.histogram import Values
 
 RING_BYTES: Final = 64 << 20
 CHECK_S: Final = 0.1
@@ -154,7 +155,7 @@ class Node:
             config, self._status.status, self._recovery,
             lambda: elsewhere(self._coordinator.state, self.me), integrity,
         )  # fmt: skip
-        self._probes = Probes(config, events, self._status.status, served)
+        self._probes = Probes(config, events, self._status.status, served, self._sync_times)
         self._dead = ""
         """Key of a leader at whose address there is nobody."""
         self._heard, self._heard_at = -1, 0.0
@@ -168,6 +169,11 @@ class Node:
         self._main: asyncio.Task[None] | None = None
         self._is_stopping = self._makes_way = self._is_over = False
         self._has_peers = False
+
+    def _sync_times(self) -> Values | None:
+        """How long syncs took that the leader waits for; None: this node follows nobody."""
+        follower = None if self._following is None else self._following.follower
+        return None if follower is None else follower.sync_times()
 
     # --- from start to end --------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from lavinmq.stats.system import System, descriptors_used
 if TYPE_CHECKING:
     from lavinmq.config.values import Config
     from lavinmq.http.metrics.exposition import Exposition
+    from lavinmq.stats.histogram import Values
 
 NOT_READY: Final = "not serving clients"
 _log = log.get("lmq.http.server")
@@ -41,17 +42,20 @@ _log = log.get("lmq.http.server")
 class Probes:
     """Listens from `start` to `close`, where the configuration says so.
 
-    Args: picture: makes what `/api/cluster` shows; control: what the control socket serves.
+    Args: picture: makes what `/api/cluster` shows; control: what the control socket serves;
+        sync_times: how long this node's syncs took, None: it follows nobody.
     """
 
     def __init__(
         self, config: Config, events: asyncio.AbstractEventLoop,
         picture: Callable[[], dict[str, Any]], control: GuardedApplication,
+        sync_times: Callable[[], Values | None],
     ) -> None:  # fmt: skip
         self._config = config
         self._events = events
         self._picture = picture
         self._control = control
+        self._sync_times = sync_times
         self._listeners: list[HttpListener] = []
 
     def start(self) -> None:
@@ -61,7 +65,7 @@ class Probes:
         name = ""
         try:
             if config.metrics_http_port >= 0:
-                metrics = _application(config, self._picture)
+                metrics = _application(config, self._picture, self._sync_times)
                 self._listeners.append(for_metrics(host, HttpService(config, events, metrics)))
             if config.control_unix_path:
                 control = HttpService(config, events, self._control)
@@ -116,11 +120,13 @@ class _Metrics(Handler):
     def lines(self, out: Exposition, n_descriptors: int) -> list[str]:
         """What is behind the scrape itself."""
         settings = self.application.settings
+        times: Values | None = settings["sync_times"]()
         return [
             *process.identity(out, socket.gethostname()),
             *process.machine(out, n_descriptors, settings["system"]),
             *process.usage(out, settings["started_at"]),
             *process.runtime(out),
+            *([] if times is None else [out.histogram(process.SYNCS, times)]),
             *cluster.figures(out, picture := settings["cluster"]()),
             *integrity.figures(out, picture["integrity"]),
         ]
@@ -134,7 +140,9 @@ class _Detailed(_Metrics):
         return []
 
 
-def _application(config: Config, picture: Callable[[], dict[str, Any]]) -> GuardedApplication:
+def _application(
+    config: Config, picture: Callable[[], dict[str, Any]], sync_times: Callable[[], Values | None]
+) -> GuardedApplication:
     return GuardedApplication(
         [
             (r"/healthz", Alive),
@@ -149,6 +157,7 @@ def _application(config: Config, picture: Callable[[], dict[str, Any]]) -> Guard
         names=(socket.gethostname().lower(),),
         origin=Origin.METRICS,
         cluster=picture,
+        sync_times=sync_times,
         system=System(config.data_dir),
         started_at=time.monotonic(),
     )

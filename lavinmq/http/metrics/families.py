@@ -128,7 +128,6 @@ CONFIRMS: Final = Metric(
     "confirm_duration_seconds", "histogram",
     "From reading the oldest publish that an ack confirms to that ack, once for each ack",
 )  # fmt: skip
-SYNCS: Final = Metric("sync_duration_seconds", "histogram", "Time that syncs to disk took")
 REQUESTS: Final = Metric(
     "http_request_duration_seconds", "histogram", "Time that answers to HTTP requests took"
 )
@@ -145,7 +144,7 @@ def process(scrape: Scrape) -> Iterator[str]:
     yield out.alone(LARGE, broker.loop.large_bytes)
     yield out.alone(DEDUP, broker.loop.dedup_bytes)
     yield out.histogram(CONFIRMS, broker.loop.confirm_times())
-    yield out.histogram(SYNCS, broker.loop.sync_times())
+    yield out.histogram(of_process.SYNCS, broker.loop.sync_times())
     yield out.histogram(REQUESTS, broker.request_times.values())
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from lavinmq import __version__
-from lavinmq.http.metrics.exposition import counter, gauge
+from lavinmq.http.metrics.exposition import Metric, counter, gauge
 from lavinmq.stats.system import heap, memory_limit, memory_used
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ HEAP: Final = gauge("gc_heap_size_bytes", "Memory that the allocator holds")
 HEAP_FREE: Final = gauge("gc_free_bytes", "Of that, what is free")
 CYCLES: Final = counter("gc_cycles_total", "Garbage collections of all generations")
 FROM_OS: Final = counter("gc_from_os_obtained_bytes_total", "Most memory resident at once")
+SYNCS: Final = Metric("sync_duration_seconds", "histogram", "Time that syncs to disk took")
 NO_NUMBERS: Final = (
     gauge("gc_unmapped_bytes", ALWAYS_0),
     gauge("gc_since_recent_collection_allocated_bytes", ALWAYS_0),

@@ -186,6 +186,8 @@ def test_a_follower_tells_prometheus_of_itself(roles: Roles) -> None:
     assert value(answer, "cluster_is_leader") == value(answer, "total_connected_followers") == 0
     assert value(answer, "cluster_is_joined") == 1
     assert value(answer, "cluster_position") > 0
+    assert value(answer, "sync_duration_seconds_count") > 0
+    assert value(answer, "sync_duration_seconds_sum") > 0
     assert value(answer, "process_resident_memory_bytes") > 0
     assert value(answer, "disk_space_available_bytes") > 0
     assert "telemetry_scrape_mem" in names(answer)
