@@ -1,18 +1,21 @@
-"""What three nodes cost beside one, and for how long nothing is confirmed after a fault.
+r"""What three nodes cost beside one, and for how long nothing is confirmed after a fault.
 
 Run from the root of the repository, on a machine with nothing else to do:
 
-    .venv/bin/python perf/clusters.py [--reps 3] [--seconds 5] [--times 10] [--only NAME,...]
+    .venv/bin/python perf/clusters.py [--only NAME,...] [--reps 3] [--seconds 5] [--pin] \
+        [--times 10]
 
 `etcd-server` has to be installed. Rows of load: one producer with messages of 16 bytes, persistent,
-to a durable queue; a single node and a cluster in turn. Nodes of one machine wait for each other's
-syncs: how many messages come while the leader waits for one sync is shown, too. Rows of faults: a
-client with one message at a time, from the fault until the next confirm through any node; with
-`--queues N` there are so many other durable queues, with `--messages N` as many messages of 16
-bytes in each, which whoever leads has to know first. Rows of joins: 100 000 messages a second,
-confirmed in batches of 1 000, before and while a node comes with nothing (`join`), or comes back
-after a minute (`rejoin`), and `--megabytes N` of other messages, which take three times as much
-disk. Results, the middle of the repetitions with the lowest and the highest, go to standard output.
+to a durable queue; a single node and a cluster in turn; with `--pin` who is measured, the single
+node or the leader, has a processor of its own, and everything else the others. Nodes of one machine
+wait for each other's syncs: how many messages come in the time of the slowest node's sync is shown,
+too. Rows of faults: a client with one message at a time, from the fault until the next confirm
+through any node; with `--queues N` there are so many other durable queues, with `--messages N` as
+many messages of 16 bytes in each, which whoever leads has to know first. Rows of joins: 100 000
+messages a second, confirmed in batches of 1 000, before and while a node comes with nothing
+(`join`), or comes back after a minute (`rejoin`), and `--megabytes N` of other messages, which take
+three times as much disk. Results, the middle of the repetitions with the lowest and the highest, go
+to standard output.
 """
 
 from __future__ import annotations
@@ -72,7 +75,7 @@ class Load(NamedTuple):
     leader_s_per_m: float
     followers_s_per_m: tuple[float, ...]
     sync_s: float
-    """What a sync of the leader took, on average; nan: there was none."""
+    """What a sync took, on average, of the node whose syncs took longest; 0: there was none."""
 
 
 @contextmanager
@@ -105,20 +108,18 @@ def load(cluster: Cluster, options: tuple[str, ...], seconds: int) -> Load:
     leader = cluster.leader() if len(cluster.nodes) > SINGLE else cluster.nodes[0]
     others = [each for each in cluster.nodes if each is not leader]
     before = {each: _cpu_s(each) for each in cluster.nodes}
-    n_before, s_before = _syncs(leader)
+    synced = {each: _syncs(each) for each in cluster.nodes}
     argv = [str(FLOOD), "-P", str(leader.port), "-x", "1", "-y", "0", "-s", "16", "-d", "-p", "-q",
             QUEUE, "-z", str(seconds), *options]  # fmt: skip
     found = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
     time.sleep(1)  # followers have what is left
     count = found["published"]
     spent = {each: (_cpu_s(each) - before[each]) / count * 1e6 for each in cluster.nodes}
-    n_syncs, s_syncs = _syncs(leader)
+    took = [_mean(synced[each], _syncs(each)) for each in cluster.nodes]
     with Wire.open(leader.port) as wire:
         wire.call(1, commands.Queue.Purge(queue=QUEUE), commands.Queue.PurgeOk)
-    return Load(
-        found["publish_rate"], spent[leader], tuple(spent[each] for each in others),
-        (s_syncs - s_before) / (n_syncs - n_before) if n_syncs > n_before else math.nan,
-    )  # fmt: skip
+    followers = tuple(spent[each] for each in others)
+    return Load(found["publish_rate"], spent[leader], followers, max(took))
 
 
 def _cpu_s(node: ClusterNode) -> float:
@@ -132,15 +133,34 @@ def _syncs(node: ClusterNode) -> tuple[float, float]:
     return found[f"{SYNCS}_count", ()], found[f"{SYNCS}_sum", ()]
 
 
-def loads(name: str, reps: int, seconds: int) -> None:
+def _mean(before: tuple[float, float], after: tuple[float, float]) -> float:
+    """Of the syncs between two looks."""
+    return (after[1] - before[1]) / max(after[0] - before[0], 1)
+
+
+def _leave_alone(core: int, node: ClusterNode) -> None:
+    """Have all threads of a node run on one processor."""
+    assert node.process is not None
+    for thread in os.listdir(f"/proc/{node.process.pid}/task"):
+        os.sched_setaffinity(int(thread), {core})
+
+
+def loads(name: str, reps: int, seconds: int, *, is_pinned: bool) -> None:
     """A row of load: single and cluster in turn."""
+    cores = sorted(os.sched_getaffinity(0))
+    if is_pinned:
+        os.sched_setaffinity(0, cores[1:])  # so do all that are started from here
     with nodes(SINGLE) as single, nodes(3) as cluster:
+        if is_pinned:
+            _leave_alone(cores[0], single.nodes[0])
+            _leave_alone(cores[0], cluster.leader())
         for each in (single, cluster):
             load(each, LOADS[name], 1)
         alone, led = [], []
         for _ in range(reps):
             alone.append(load(single, LOADS[name], seconds))
             led.append(load(cluster, LOADS[name], seconds))
+    os.sched_setaffinity(0, cores)
     rates = [a.per_s / b.per_s for a, b in zip(led, alone, strict=True)]
     costs = [a.leader_s_per_m / b.leader_s_per_m for a, b in zip(led, alone, strict=True)]
     follower = [max(each.followers_s_per_m) / each.leader_s_per_m for each in led]
@@ -148,11 +168,12 @@ def loads(name: str, reps: int, seconds: int) -> None:
     show(f"{name}: cluster, messages/s", [each.per_s for each in led])
     show(f"{name}: cluster / single, messages/s", rates)
     show(f"{name}: single, ms of a sync", [each.sync_s * 1e3 for each in alone])
-    show(f"{name}: leader, ms of a sync", [each.sync_s * 1e3 for each in led])
+    show(f"{name}: cluster, ms of a sync of the slowest node", [each.sync_s * 1e3 for each in led])
     show(
-        f"{name}: cluster / single, messages in the time of a sync of the leader",
-        [a.per_s * a.sync_s / (b.per_s * b.sync_s) for a, b in zip(led, alone, strict=True)],
-    )
+        f"{name}: cluster / single, messages in the time of the slowest sync",
+        [a.per_s * a.sync_s / (b.per_s * (b.sync_s or math.nan))
+         for a, b in zip(led, alone, strict=True)],
+    )  # fmt: skip
     show(f"{name}: single, CPU s/M", [each.leader_s_per_m for each in alone])
     show(f"{name}: leader, CPU s/M", [each.leader_s_per_m for each in led])
     show(f"{name}: leader / single, CPU", costs)
@@ -397,6 +418,7 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=0)
     parser.add_argument("--megabytes", type=int, default=2000)
     parser.add_argument("--away", type=float, default=60)
+    parser.add_argument("--pin", action="store_true")
     parser.add_argument("--only", default=",".join((*LOADS, *FAULTS, *JOINS)))
     options = parser.parse_args()
     PLACE.mkdir(parents=True, exist_ok=True)
@@ -406,7 +428,7 @@ def main() -> None:
                        check=True)  # fmt: skip
     for name in options.only.split(","):
         if name in LOADS:
-            loads(name, options.reps, options.seconds)
+            loads(name, options.reps, options.seconds, is_pinned=options.pin)
         elif name in JOINS:
             joins(name, options.megabytes, options.away)
         else:
