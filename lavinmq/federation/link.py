@@ -16,8 +16,8 @@ from lavinmq.client.errors import ConnectionLost
 from lavinmq.client.values import ConnectionState
 from lavinmq.federation.hops import Here, marker
 from lavinmq.shovel import places
-from lavinmq.shovel.connecting import PlaceClient, Rotation
-from lavinmq.shovel.endings import whole
+from lavinmq.shovel.connecting import CLOSE_S, PlaceClient, Rotation
+from lavinmq.shovel.endings import begun, whole
 from lavinmq.shovel.passing import Trouble, open_producer, refusal
 from lavinmq.shovel.runner import Run, Runner
 from lavinmq.shovel.source import quietly, tag_of
@@ -237,8 +237,9 @@ class LinkRun:
         self._sums = self._counted()
         self._passage = opening.made.passage = passage
         self.consumer = opening.made
-        await opening
         self.consumer.is_bounded = True
+        # What goes on by the passage is acknowledged before the link ends, also while it begins.
+        await begun(opening, CLOSE_S)
         self.consumer.on_cancel(self._cancelled)
         return self.consumer
 

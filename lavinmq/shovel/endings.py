@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -54,3 +54,21 @@ async def whole(work: Coroutine[Any, Any, None]) -> None:
     if is_cancelled:
         raise asyncio.CancelledError
     task.result()
+
+
+async def begun(beginning: Awaitable[Any], timeout_s: float) -> None:
+    """Wait until something has begun; who is cancelled meanwhile waits for so long all the same, so
+    that it can be ended in order. Raises: why it cannot begin, or CancelledError at its end."""
+    task = asyncio.ensure_future(beginning)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await whole(_settled(task, timeout_s))
+        raise
+
+
+async def _settled(task: asyncio.Future[Any], timeout_s: float) -> None:
+    """Wait for the end of a task, for so long; then it is cut off. How it ends is not told of."""
+    await asyncio.wait([task], timeout=timeout_s)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

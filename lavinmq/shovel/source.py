@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from lavinmq.client.aio import AsyncClient, AsyncConsumer
 from lavinmq.client.consuming import OFFSET
 from lavinmq.client.errors import ClientConnectionError, Error, NotFound
-from lavinmq.shovel.connecting import PlaceClient, Rotation
+from lavinmq.shovel.connecting import CLOSE_S, PlaceClient, Rotation
+from lavinmq.shovel.endings import begun
 
 if TYPE_CHECKING:
     from lavinmq.broker import Broker
@@ -107,9 +108,10 @@ class Source:
             queue, prefetch, no_ack=self._is_no_ack, exclusive=not self.values.is_stream,
             arguments=self._arguments(), tag=tag_of(f"Shovel {self._name}"), declare=False,
         )  # fmt: skip
-        opening.made.passage = passage
-        self.consumer = await opening
-        self.consumer.is_bounded = True
+        self.consumer = opening.made
+        self.consumer.passage, self.consumer.is_bounded = passage, True
+        # What goes on by the passage is acknowledged before a run ends, also while it begins.
+        await begun(opening, CLOSE_S)
         self.consumer.on_cancel(self._failed)
         if self._is_kept:
             self._saving = asyncio.get_running_loop().create_task(self._save_often())
