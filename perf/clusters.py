@@ -3,19 +3,20 @@ r"""What three nodes cost beside one, and for how long nothing is confirmed afte
 Run from the root of the repository, on a machine with nothing else to do:
 
     .venv/bin/python perf/clusters.py [--only NAME,...] [--reps 3] [--seconds 5] [--pin] \
-        [--times 10]
+        [--machines] [--times 10]
 
 `etcd-server` has to be installed. Rows of load: one producer with messages of 16 bytes, persistent,
 to a durable queue; a single node and a cluster in turn; with `--pin` who is measured, the single
-node or the leader, has a processor of its own, and everything else the others. Nodes of one machine
-wait for each other's syncs: how many messages come in the time of the slowest node's sync is shown,
-too. Rows of faults: a client with one message at a time, from the fault until the next confirm
-through any node; with `--queues N` there are so many other durable queues, with `--messages N` as
-many messages of 16 bytes in each, which whoever leads has to know first. Rows of joins: 100 000
-messages a second, confirmed in batches of 1 000, before and while a node comes with nothing
-(`join`), or comes back after a minute (`rejoin`), and `--megabytes N` of other messages, which take
-three times as much disk. Results, the middle of the repetitions with the lowest and the highest, go
-to standard output.
+node or the leader, has a processor of its own, and everything else the others; with `--machines`,
+too, each node is on a machine of its own (`machines.py`), and what its processor was busy with is
+shown, whoever that is counted for. Nodes of one disk wait for each other's syncs: how many messages
+come in the time of the slowest node's sync is shown, too. Rows of faults: a client with one message
+at a time, from the fault until the next confirm through any node; with `--queues N` there are so
+many other durable queues, with `--messages N` as many messages of 16 bytes in each, which whoever
+leads has to know first. Rows of joins: 100 000 messages a second, confirmed in batches of 1 000,
+before and while a node comes with nothing (`join`), or comes back after a minute (`rejoin`), and
+`--megabytes N` of other messages, which take three times as much disk. Results, the middle of the
+repetitions with the lowest and the highest, go to standard output.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -42,6 +43,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from pamqp import commands
 
 from perf import measure, starts
+from perf.machines import Bridge, MachineCluster
 from tests.support.cluster import Cluster, ClusterNode
 from tests.support.links import DOWN, UP
 from tests.support.metrics import scrape, values
@@ -49,6 +51,7 @@ from tests.support.nursery import broker_command
 from tests.support.wire import Wire, WireClosed, WireTimeout, encode_publish
 
 PLACE: Final = Path("build/perf")
+CORES: Final = sorted(os.sched_getaffinity(0))
 FLOOD: Final = PLACE / "flood"
 PERSISTENT: Final = commands.Basic.Properties(delivery_mode=2)
 ENDED: Final = (OSError, WireClosed, WireTimeout, AssertionError)
@@ -76,13 +79,23 @@ class Load(NamedTuple):
     followers_s_per_m: tuple[float, ...]
     sync_s: float
     """What a sync took, on average, of the node whose syncs took longest; 0: there was none."""
+    core_s_per_m: float
+    """What the first processor was busy for."""
 
 
 @contextmanager
-def nodes(n: int, *, is_linked: bool = False) -> Iterator[Cluster]:
-    """So many, in sync; one alone is no cluster at all. Args: is_linked: they can be cut off."""
+def nodes(
+    n: int, *, is_linked: bool = False, bridge: Bridge | None = None
+) -> Iterator[Cluster]:  # fmt: skip
+    """So many, in sync; one alone is no cluster at all.
+
+    Args: is_linked: they can be cut off; bridge: each is on a machine of its own there.
+    """
     with tempfile.TemporaryDirectory(dir=PLACE) as place:
-        cluster = Cluster(Path(place), n, lease_ttl_s=4, is_linked=is_linked)
+        if bridge is None:
+            cluster = Cluster(Path(place), n, lease_ttl_s=4, is_linked=is_linked)
+        else:
+            cluster = MachineCluster(Path(place), bridge, n, lease_ttl_s=4)
         for each in cluster.nodes:
             each.command = broker_command()  # a new process, as elsewhere, and no fork
         if n > SINGLE:
@@ -109,22 +122,33 @@ def load(cluster: Cluster, options: tuple[str, ...], seconds: int) -> Load:
     others = [each for each in cluster.nodes if each is not leader]
     before = {each: _cpu_s(each) for each in cluster.nodes}
     synced = {each: _syncs(each) for each in cluster.nodes}
-    argv = [str(FLOOD), "-P", str(leader.port), "-x", "1", "-y", "0", "-s", "16", "-d", "-p", "-q",
-            QUEUE, "-z", str(seconds), *options]  # fmt: skip
+    argv = [str(FLOOD), "-H", leader.host, "-P", str(leader.port), "-x", "1", "-y", "0", "-s", "16",
+            "-d", "-p", "-q", QUEUE, "-z", str(seconds), *options]  # fmt: skip
+    core_before = _core_s(CORES[0])
     found = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
+    core = _core_s(CORES[0]) - core_before
     time.sleep(1)  # followers have what is left
     count = found["published"]
     spent = {each: (_cpu_s(each) - before[each]) / count * 1e6 for each in cluster.nodes}
     took = [_mean(synced[each], _syncs(each)) for each in cluster.nodes]
-    with Wire.open(leader.port) as wire:
+    with Wire.open(leader.port, host=leader.host) as wire:
         wire.call(1, commands.Queue.Purge(queue=QUEUE), commands.Queue.PurgeOk)
     followers = tuple(spent[each] for each in others)
-    return Load(found["publish_rate"], spent[leader], followers, max(took))
+    return Load(found["publish_rate"], spent[leader], followers, max(took), core / count * 1e6)
 
 
 def _cpu_s(node: ClusterNode) -> float:
     assert node.process is not None
     return measure.tree_cpu_s(node.process.pid)
+
+
+def _core_s(core: int) -> float:
+    """For how long a processor has been busy, interrupts included."""
+    name = f"cpu{core} "
+    lines = Path("/proc/stat").read_text().splitlines()
+    [fields] = [line.split()[1:] for line in lines if line.startswith(name)]
+    user, nice, system, _, _, irq, softirq = (int(each) for each in fields[:7])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
 def _syncs(node: ClusterNode) -> tuple[float, float]:
@@ -138,29 +162,40 @@ def _mean(before: tuple[float, float], after: tuple[float, float]) -> float:
     return (after[1] - before[1]) / max(after[0] - before[0], 1)
 
 
-def _leave_alone(core: int, node: ClusterNode) -> None:
-    """Have all threads of a node run on one processor."""
+def _leave_alone(node: ClusterNode, cluster: Cluster) -> None:
+    """Have all of a node run on the first processor, and all else on the others."""
     assert node.process is not None
-    for thread in os.listdir(f"/proc/{node.process.pid}/task"):
-        os.sched_setaffinity(int(thread), {core})
+    for stat in measure.process_tree(node.process.pid):
+        for thread in os.listdir(f"/proc/{stat.pid}/task"):
+            os.sched_setaffinity(int(thread), CORES[:1])
+    if isinstance(cluster, MachineCluster):
+        for each, machine in cluster.machines.items():
+            own, others = (CORES[:1], CORES[1:]) if each is node else (CORES[1:], CORES[1:])
+            machine.steer(own, others)
 
 
-def loads(name: str, reps: int, seconds: int, *, is_pinned: bool) -> None:
+def loads(
+    name: str, options: tuple[str, ...], reps: int, seconds: int, *, is_pinned: bool,
+    has_machines: bool,
+) -> None:  # fmt: skip
     """A row of load: single and cluster in turn."""
-    cores = sorted(os.sched_getaffinity(0))
     if is_pinned:
-        os.sched_setaffinity(0, cores[1:])  # so do all that are started from here
-    with nodes(SINGLE) as single, nodes(3) as cluster:
+        os.sched_setaffinity(0, CORES[1:])  # so do all that are started from here
+    with (
+        Bridge() if has_machines else nullcontext() as bridge,
+        nodes(SINGLE, bridge=bridge) as single,
+        nodes(3, bridge=bridge) as cluster,
+    ):
         if is_pinned:
-            _leave_alone(cores[0], single.nodes[0])
-            _leave_alone(cores[0], cluster.leader())
+            _leave_alone(single.nodes[0], single)
+            _leave_alone(cluster.leader(), cluster)
         for each in (single, cluster):
-            load(each, LOADS[name], 1)
+            load(each, options, 1)
         alone, led = [], []
         for _ in range(reps):
-            alone.append(load(single, LOADS[name], seconds))
-            led.append(load(cluster, LOADS[name], seconds))
-    os.sched_setaffinity(0, cores)
+            alone.append(load(single, options, seconds))
+            led.append(load(cluster, options, seconds))
+    os.sched_setaffinity(0, CORES)
     rates = [a.per_s / b.per_s for a, b in zip(led, alone, strict=True)]
     costs = [a.leader_s_per_m / b.leader_s_per_m for a, b in zip(led, alone, strict=True)]
     follower = [max(each.followers_s_per_m) / each.leader_s_per_m for each in led]
@@ -178,6 +213,11 @@ def loads(name: str, reps: int, seconds: int, *, is_pinned: bool) -> None:
     show(f"{name}: leader, CPU s/M", [each.leader_s_per_m for each in led])
     show(f"{name}: leader / single, CPU", costs)
     show(f"{name}: the dearer follower / leader, CPU", follower)
+    if is_pinned:
+        busy = [a.core_s_per_m / b.core_s_per_m for a, b in zip(led, alone, strict=True)]
+        show(f"{name}: single, its processor busy s/M", [each.core_s_per_m for each in alone])
+        show(f"{name}: leader, its processor busy s/M", [each.core_s_per_m for each in led])
+        show(f"{name}: leader / single, processor busy", busy)
 
 
 # ---- faults
@@ -419,6 +459,8 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=2000)
     parser.add_argument("--away", type=float, default=60)
     parser.add_argument("--pin", action="store_true")
+    parser.add_argument("--machines", action="store_true")
+    parser.add_argument("--rate", type=int, default=0)
     parser.add_argument("--only", default=",".join((*LOADS, *FAULTS, *JOINS)))
     options = parser.parse_args()
     PLACE.mkdir(parents=True, exist_ok=True)
@@ -428,7 +470,10 @@ def main() -> None:
                        check=True)  # fmt: skip
     for name in options.only.split(","):
         if name in LOADS:
-            loads(name, options.reps, options.seconds, is_pinned=options.pin)
+            loads(
+                name, (*LOADS[name], "-r", str(options.rate)), options.reps, options.seconds,
+                is_pinned=options.pin or options.machines, has_machines=options.machines,
+            )  # fmt: skip
         elif name in JOINS:
             joins(name, options.megabytes, options.away)
         else:
