@@ -1031,6 +1031,10 @@ cdef struct stream_t:
     i64 max_age_ms              # -1 = none
     u32 marker_seg              # segment whose first offset a file name tells, 0 = none
     i64 marker_offset
+    i64 damaged_offset          # of what comes behind the first damage that the load met, 0 = none
+    i64 changed_offset          # from here on offsets may be others than before, for that damage
+    u32 changed_seg             # the first segment that was walked and is damaged, 0 = none
+    u32 changed_passed          # its records before the damage
     u32 n_marks                 # in all segments
     tracks_t tracks
     u8 header[96]               # x-stream-offset, -timestamp and -epoch, to be filled in

@@ -977,6 +977,12 @@ class Queue:
         """Of a stream: the offset of the next message."""
 
     @property
+    def damaged_offsets(self) -> tuple[int, int]:
+        """Of a stream that was loaded: the offset behind the first damage in a segment whose
+        messages had to be counted, and the offset from which on messages may have had others
+        before; (0, 0): there is no such damage."""
+
+    @property
     def synced(self) -> tuple[int, int, int]:
         """Of a stream: offset, segment and position behind the last message that is on disk; that
         is written, when nothing waits for the disk."""

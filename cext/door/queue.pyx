@@ -187,6 +187,14 @@ cdef class Queue:
         return self.q.stream.next_offset if self.q.stream != NULL else 0
 
     @property
+    def damaged_offsets(self) -> tuple:
+        """Of a stream: the offset behind the first damage that the load met in a segment that it
+        had to count, and the offset from which on others may be new for that; (0, 0): none."""
+        if self.q.stream == NULL:
+            return 0, 0
+        return self.q.stream.damaged_offset, self.q.stream.changed_offset
+
+    @property
     def synced(self) -> tuple:
         """Of a stream: (offset, segment, position) behind the last message that is on disk, or
         written when nothing waits for the disk; what planning goes by."""

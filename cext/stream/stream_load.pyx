@@ -30,6 +30,7 @@ cdef list stream_load(queue_t* q, dict entries, bint is_synced):
 cdef u32 stream_find(queue_t* q, dict entries, list notes) except? 0:
     """Find the segments of a stream; nothing is read yet. Returns how many there are to read."""
     cdef store_t* st = &q.store
+    q.stream.changed_seg = 0
     found = find_segments(st, entries, notes)
     stream_find_marker(q, entries)
     for id, size in found:
@@ -144,10 +145,32 @@ cdef stream_load_segment(queue_t* q, seg_t* seg, dict entries):
     seg.written = 0
     if store_scan(st, &q.loop.pool, seg, &data_end, &gone):
         raise os_error(st, "msgs", seg.id)
+    if seg.damaged_at and q.stream.changed_seg == 0:
+        stream_note_changed(q, seg)
     if seg is not st.wseg:
         seg.is_reserved = data_end < size
         return
     load_newest(st, seg, size, data_end)
+
+
+cdef void stream_note_changed(queue_t* q, seg_t* seg) noexcept nogil:
+    """A segment was walked and is damaged. Where nobody knows how many records the damage had, what
+    follows has lower offsets than it had: note how many come before."""
+    cdef store_t* st = &q.store
+    cdef rec_t rec
+    cdef u32 pos = SEGMENT_HEADER, at = SEGMENT_HEADER, i
+    q.stream.changed_seg = seg.id
+    q.stream.changed_passed = 0
+    for i in range(st.n_gaps):
+        if st.gaps[i].seg == seg.id:
+            at = st.gaps[i].pos             # the first one; none when there are too many
+            break
+    if at >= seg.size:                      # behind all records, as a loss of power leaves it
+        q.stream.changed_passed = seg.count
+        return
+    while pos < at and store_walk(st, &q.loop.pool, seg, &pos, q.stream.changed_passed, &rec) == 1:
+        pos += rec.size
+        q.stream.changed_passed += 1
 
 
 cdef void stream_number(queue_t* q) noexcept nogil:
@@ -155,8 +178,10 @@ cdef void stream_number(queue_t* q) noexcept nogil:
     cdef store_t* st = &q.store
     cdef stream_t* s = q.stream
     cdef seg_t* seg
+    cdef seg_t* before
     cdef i64 next_
     cdef u32 i, known = 0
+    s.damaged_offset = s.changed_offset = 0
     if st.n_segs == 0:
         return
     if s.marker_seg:
@@ -170,17 +195,31 @@ cdef void stream_number(queue_t* q) noexcept nogil:
         st.segs[0].first_offset = 1
     for i in range(known, 0, -1):           # back to the first one
         st.segs[i - 1].first_offset = st.segs[i].first_offset - st.segs[i - 1].count
+    if known and st.segs[0].id == 1:
+        st.segs[0].first_offset = 1
+        known = 0
     if st.segs[0].first_offset < 1:
         st.segs[0].first_offset = 1
     for i in range(1, st.n_segs):
-        next_ = st.segs[i - 1].first_offset + st.segs[i - 1].count
+        before = st.segs[i - 1]
+        next_ = before.first_offset + before.count
         seg = st.segs[i]
-        if seg.first_offset < next_ or (seg.id == st.segs[i - 1].id + 1
-                                        and seg.id != s.marker_seg
-                                        and st.segs[i - 1].damaged_at == 0):
+        if seg.first_offset < next_ or (seg.id == before.id + 1 and seg.id != s.marker_seg
+                                        and before.damaged_at == 0):
             seg.first_offset = next_
+        elif (before.damaged_at and before.written == 0 and seg.id == before.id + 1
+                and seg.first_offset - before.first_offset < before.size):
+            # Its end is known, and so is how many records the damage had.
+            before.count = <u32>(seg.first_offset - before.first_offset)
+            if before.id == s.changed_seg and next_ < seg.first_offset:
+                s.changed_seg = 0
     s.next_offset = st.wseg.first_offset + st.wseg.count
     s.seen_offset = s.next_offset
+    if s.changed_seg:
+        i = store_index(st, s.changed_seg)
+        s.damaged_offset = st.segs[i].first_offset + s.changed_passed
+        # What was numbered back from a later segment is too high as far as the damage.
+        s.changed_offset = st.segs[0].first_offset if i < known else s.damaged_offset
 
 
 cdef void stream_end_segment(queue_t* q, seg_t* seg) noexcept nogil:

@@ -81,6 +81,8 @@ class QueueFiles:
         self._makings: dict[str, Making] = {}
         self._held: list[Queue] = []
         """Streams that are loaded and not served yet."""
+        self._begun: set[str] = set()
+        """Of these, who has begun an epoch, which is not on disk yet."""
         self._lives = itertools.count(1)
 
     def open(self) -> None:
@@ -225,10 +227,8 @@ class QueueFiles:
         try:
             notes = queue.core.load(entries, is_synced=self._is_clean, is_held=is_stream)
             self._note(queue, notes)
-            if is_stream and self._is_clean:
-                queue.core.epochs = stream_epochs.load(directory)
-            elif is_stream:
-                self._begin_epoch(queue)
+            if is_stream and self._begin_epoch(queue, is_clean=self._is_clean):
+                self._begun.add(queue.name)
         except (OSError, ValueError) as error:
             self._unread(queue, error)
             return
@@ -240,10 +240,11 @@ class QueueFiles:
     def open_streams(self) -> None:
         """Serve the streams that were loaded, once the epochs that they have begun are on disk."""
         held, self._held = self._held, []
+        begun, self._begun = self._begun, set()
         outcomes: dict[int, OSError | None] = {}
         for queue in held:
             try:
-                if not self._is_clean:
+                if queue.name in begun:
                     self._sync_epochs(queue, outcomes if len(held) > FEW_STREAMS else None)
                 queue.core.open()
             except OSError as error:
@@ -351,13 +352,25 @@ class QueueFiles:
     def _no_identity(self, queue: Queue, error: OSError) -> None:
         self._log.warning("the identity of stream %r cannot be stored: %s", queue.name, error)
 
-    def _begin_epoch(self, queue: Queue) -> None:
-        """A stream was loaded without an orderly stop before: offsets from here on may have been
-        given before. It is not to be served before the epoch is on disk. Raises: OSError."""
-        first = queue.core.next_offset
+    def _begin_epoch(self, queue: Queue, *, is_clean: bool = False) -> bool:
+        """A stream was loaded: where offsets may have been given before, an epoch begins. It is not
+        to be served before that is on disk.
+
+        Args: is_clean: an orderly stop came before. Returns: whether one has begun. Raises:
+            OSError.
+        """
+        damaged, changed = queue.core.damaged_offsets
+        if is_clean or changed:
+            queue.core.epochs = epochs = stream_epochs.load(queue.directory)
+            if any(first == damaged for _, first in epochs):
+                changed = 0  # what was damaged then is damaged still
+            if is_clean and not changed:
+                return False
+        first = changed or queue.core.next_offset
         epochs = stream_epochs.begin(queue.directory, first, self._disk.changes)
         queue.core.epochs = epochs
         self._log.info("stream %r: epoch %d begins at offset %d", queue.name, epochs[-1][0], first)
+        return True
 
     def _note(self, queue: Queue, notes: list[str]) -> None:
         """Log what loading a queue has put right, and what it could not read."""

@@ -240,3 +240,93 @@ def test_a_list_of_streams_asks_for_what_it_cannot_tell_yet(
     while 2 not in found:
         found.append(api.get(QUEUES)[0]["next_offset"])
         assert len(found) < 100, found
+
+
+def harm(broker: Broker, number: int) -> None:
+    """End the broker in order, make junk of a message of its stream's first segment, and start it.
+
+    Args: number: among those that were published.
+    """
+    broker.stop()
+    path = min(queue_directory(broker.data_dir, NAME).glob("msgs.??????????"))
+    record = 8 + 1 + 1 + len(NAME) + 2 + 8 + 8
+    with path.open("r+b") as file:
+        file.seek(4 + record * (number - 1))
+        file.write(b"\xff" * record)
+    broker.start()
+
+
+def test_messages_behind_damage_have_their_offsets_in_another_epoch(
+    http_broker: Broker, client: Client
+) -> None:
+    """Nobody knows how many there were in it, so those behind it are counted anew."""
+    channel = client(http_broker)
+    fill(channel, 8)
+    channel.connection.close()
+
+    harm(http_broker, 3)
+
+    assert epochs(http_broker) == [(1, 1), (2, 3)]
+    reader = Reader(client(http_broker), NAME, stream_offset="first", stream_epoch=True)
+    assert reader.wait(7) == list(range(1, 8))
+    text = refused(client(http_broker), stream_offset=6, stream_epoch=1)
+    assert "another from offset 3 on: epoch 2 begins there, and offset 6" in text
+    before = Reader(client(http_broker), NAME, stream_offset=3, stream_epoch=1)
+    assert before.wait(5) == [3, 4, 5, 6, 7]
+
+
+def test_damage_that_is_known_begins_no_epoch_more(http_broker: Broker, client: Client) -> None:
+    channel = client(http_broker)
+    fill(channel, 8)
+    channel.connection.close()
+    harm(http_broker, 3)
+    channel = client(http_broker)
+    fill(channel, 2)
+    channel.connection.close()
+
+    http_broker.restart()
+    assert epochs(http_broker) == [(1, 1), (2, 3)]
+    http_broker.kill()
+    http_broker.start()
+
+    assert epochs(http_broker) == [(1, 1), (2, 3), (3, 10)]
+
+
+def test_messages_between_damage_and_a_known_end_keep_their_offsets(
+    http_broker: Broker, client: Client
+) -> None:
+    channel = client(http_broker)
+    fill(channel, 8)
+    channel.connection.close()
+    harm(http_broker, 3)
+    channel = client(http_broker)
+    fill(channel, 1)
+    channel.connection.close()
+
+    harm(http_broker, 2)
+
+    assert epochs(http_broker) == [(1, 1), (2, 3)]
+    reader = Reader(client(http_broker), NAME, stream_offset="first")
+    assert reader.wait(7) == [1, 3, 4, 5, 6, 7, 8]
+
+
+def test_messages_that_are_numbered_back_over_damage_have_another_epoch(
+    http_broker: Broker, client: Client
+) -> None:
+    """Where nobody knows how the segment begins, those before the damage are counted anew."""
+    channel = client(http_broker)
+    fill(channel, 8)
+    channel.connection.close()
+    harm(http_broker, 3)
+    channel = client(http_broker)
+    fill(channel, 1)
+    channel.connection.close()
+    http_broker.stop()
+    directory = queue_directory(http_broker.data_dir, NAME)
+    (directory / "msgs.0000000002").rename(directory / "msgs.0000000004")
+    (directory / "first.0000000002.8").rename(directory / "first.0000000004.8")
+    (directory / "msgs.0000000001").rename(directory / "msgs.0000000003")
+
+    harm(http_broker, 5)
+
+    assert epochs(http_broker) == [(1, 1), (2, 3), (3, 3)]
