@@ -3,20 +3,22 @@ r"""What three nodes cost beside one, and for how long nothing is confirmed afte
 Run from the root of the repository, on a machine with nothing else to do:
 
     .venv/bin/python perf/clusters.py [--only NAME,...] [--reps 3] [--seconds 5] [--pin] \
-        [--machines] [--times 10]
+        [--machines] [--rate N] [--flags="--clustering-compression off"] [--times 10]
 
 `etcd-server` has to be installed. Rows of load: one producer with messages of 16 bytes, persistent,
 to a durable queue; a single node and a cluster in turn; with `--pin` who is measured, the single
 node or the leader, has a processor of its own, and everything else the others; with `--machines`,
 too, each node is on a machine of its own (`machines.py`), and what its processor was busy with is
-shown, whoever that is counted for. Nodes of one disk wait for each other's syncs: how many messages
-come in the time of the slowest node's sync is shown, too. Rows of faults: a client with one message
-at a time, from the fault until the next confirm through any node; with `--queues N` there are so
-many other durable queues, with `--messages N` as many messages of 16 bytes in each, which whoever
-leads has to know first. Rows of joins: 100 000 messages a second, confirmed in batches of 1 000,
-before and while a node comes with nothing (`join`), or comes back after a minute (`rejoin`), and
-`--megabytes N` of other messages, which take three times as much disk. Results, the middle of the
-repetitions with the lowest and the highest, go to standard output.
+shown, whoever that is counted for. With `--rate N` messages come at that rate: what one costs
+depends on how many come at once, so nodes are compared at the same. `--flags` are given to all
+nodes. Nodes of one disk wait for each other's syncs: how many messages come in the time of the
+slowest node's sync is shown, too. Rows of faults: a client with one message at a time, from the
+fault until the next confirm through any node; with `--queues N` there are so many other durable
+queues, with `--messages N` as many messages of 16 bytes in each, which whoever leads has to know
+first. Rows of joins: 100 000 messages a second, confirmed in batches of 1 000, before and while a
+node comes with nothing (`join`), or comes back after a minute (`rejoin`), and `--megabytes N` of
+other messages, which take three times as much disk. Results, the middle of the repetitions with the
+lowest and the highest, go to standard output.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import argparse
 import json
 import math
 import os
+import shlex
 import shutil
 import signal
 import statistics
@@ -51,6 +54,8 @@ from tests.support.nursery import broker_command
 from tests.support.wire import Wire, WireClosed, WireTimeout, encode_publish
 
 PLACE: Final = Path("build/perf")
+FLAGS: Final[list[str]] = []
+"""Of all nodes."""
 CORES: Final = sorted(os.sched_getaffinity(0))
 FLOOD: Final = PLACE / "flood"
 PERSISTENT: Final = commands.Basic.Properties(delivery_mode=2)
@@ -93,9 +98,9 @@ def nodes(
     """
     with tempfile.TemporaryDirectory(dir=PLACE) as place:
         if bridge is None:
-            cluster = Cluster(Path(place), n, lease_ttl_s=4, is_linked=is_linked)
+            cluster = Cluster(Path(place), n, lease_ttl_s=4, is_linked=is_linked, args=FLAGS)
         else:
-            cluster = MachineCluster(Path(place), bridge, n, lease_ttl_s=4)
+            cluster = MachineCluster(Path(place), bridge, n, lease_ttl_s=4, args=FLAGS)
         for each in cluster.nodes:
             each.command = broker_command()  # a new process, as elsewhere, and no fork
         if n > SINGLE:
@@ -461,8 +466,10 @@ def main() -> None:
     parser.add_argument("--pin", action="store_true")
     parser.add_argument("--machines", action="store_true")
     parser.add_argument("--rate", type=int, default=0)
+    parser.add_argument("--flags", default="")
     parser.add_argument("--only", default=",".join((*LOADS, *FAULTS, *JOINS)))
     options = parser.parse_args()
+    FLAGS.extend(shlex.split(options.flags))
     PLACE.mkdir(parents=True, exist_ok=True)
     if not FLOOD.exists():
         source = Path(__file__).with_name("flood.c")
