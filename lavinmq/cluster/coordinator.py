@@ -294,12 +294,12 @@ class Coordinator:
         state = self.state
         if state.epoch_leader == self.me:
             text = to_json(ended(state.elections, state.epoch, why))
-            work = self.etcd.transact(
-                [Compare(self.key("epoch"), "MOD", state.epoch_modified)],
-                [Put(self.key("elections"), text)],
-            )
             with suppress(EtcdError, TimeoutError):
-                await asyncio.wait_for(work, NOTE_S)
+                async with asyncio.timeout(NOTE_S):
+                    await self.etcd.transact(
+                        [Compare(self.key("epoch"), "MOD", state.epoch_modified)],
+                        [Put(self.key("elections"), text)],
+                    )
 
     async def forget(self, epoch: int, node: str) -> str:
         """Have a node counted no more that does not come back. Returns: why not, empty if it is so

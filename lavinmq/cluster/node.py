@@ -466,7 +466,8 @@ class Node:
             else:
                 await self._look_at_leader()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), CHECK_S)
+                async with asyncio.timeout(CHECK_S):
+                    await self._changed.wait()
 
     def _look_at_leading(self, leading: Leading) -> None:
         """Raises: NodeError: it leads no more."""

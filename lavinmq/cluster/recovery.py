@@ -112,7 +112,8 @@ class Recovery:
         """Wait until etcd has answered every order. The node may hear of it from etcd before the
         one who ordered it has his answer, which he would not get from a closed socket."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._are_answered.wait(), ANSWER_S)
+            async with asyncio.timeout(ANSWER_S):
+                await self._are_answered.wait()
 
     def _refusal(self, state: State, is_whole: bool) -> str:
         """Why it must not go on alone; empty: it may."""

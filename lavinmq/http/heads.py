@@ -64,7 +64,8 @@ class _Heads:
         if head.done():  # nearly every head comes in one piece
             return first + head.result()
         try:
-            return first + await asyncio.wait_for(head, self.config.head_timeout)
+            async with asyncio.timeout(self.config.head_timeout):
+                return first + await head
         except TimeoutError:
             self._refuse()
             raise

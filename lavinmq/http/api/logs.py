@@ -172,7 +172,8 @@ class Reader:
         Args: timeout_s: how long a quiet time is.
         """
         try:
-            await asyncio.wait_for(self._wake.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._wake.wait()
         except TimeoutError:
             return [], 0
         with self._lock:

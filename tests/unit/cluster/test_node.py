@@ -64,6 +64,34 @@ def events() -> Iterator[asyncio.AbstractEventLoop]:
         yield loop
 
 
+@pytest.mark.parametrize("n_turns", range(4))
+def test_a_change_of_the_cluster_at_the_moment_of_a_stop_does_not_undo_that(
+    tmp_path: Path, events: asyncio.AbstractEventLoop, n_turns: int
+) -> None:
+    """All nodes stopped at once: the leader went on to decide, without its lease, until that was
+    over, and ended with 3 as if another one led."""
+    node: Any = made(tmp_path, events)
+
+    async def look() -> None:
+        pass
+
+    async def main() -> None:
+        node._look_at_leader = look
+        deciding = asyncio.ensure_future(node._decide())
+        await asyncio.sleep(0.01)
+        node._changed.set()
+        for _ in range(n_turns):
+            await asyncio.sleep(0)
+        deciding.cancel()
+        await asyncio.wait([deciding], timeout=0.05)
+        is_over = deciding.cancelled()
+        deciding.cancel()
+        await asyncio.wait([deciding])
+        assert is_over
+
+    events.run_until_complete(main())
+
+
 class Leader:
     """The broker of a node that leads."""
 
