@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
+from http import HTTPStatus
 from pathlib import Path
 
 from tests.support.api import Api
@@ -88,8 +89,8 @@ class RabbitMQ:
     def _answers(self) -> bool:
         connection = http.client.HTTPConnection(HOST, self.http_port, timeout=5)
         try:
-            connection.request("GET", "/")
-            return connection.getresponse().status == 200
+            connection.request("GET", "/api/overview")  # the pages may be there before it
+            return connection.getresponse().status == HTTPStatus.UNAUTHORIZED
         except (OSError, http.client.HTTPException):
             return False
         finally:

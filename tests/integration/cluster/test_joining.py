@@ -197,13 +197,13 @@ def test_node_whose_directory_was_wiped_comes_back_as_another_one(
             book.progress()
             cluster.start()
             assert follower.id != old
-        assert_alike(cluster)
         cluster.followers()[0].kill()
         book.progress()
         leader.kill()
         cluster.start()
         book.progress()
         book.check()
+    assert_alike(cluster)
 
 
 def test_leader_whose_disk_was_wiped_is_followed_by_the_others(
