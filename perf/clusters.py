@@ -46,9 +46,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from pamqp import commands
 
 from perf import measure, starts
-from perf.machines import Bridge, MachineCluster
+from perf.machines import Bridge
 from tests.support.cluster import Cluster, ClusterNode
 from tests.support.links import DOWN, UP
+from tests.support.machines import PlacedCluster
 from tests.support.metrics import scrape, values
 from tests.support.nursery import broker_command
 from tests.support.wire import Wire, WireClosed, WireTimeout, encode_publish
@@ -100,7 +101,7 @@ def nodes(
         if bridge is None:
             cluster = Cluster(Path(place), n, lease_ttl_s=4, is_linked=is_linked, args=FLAGS)
         else:
-            cluster = MachineCluster(Path(place), bridge, n, lease_ttl_s=4, args=FLAGS)
+            cluster = PlacedCluster(Path(place), bridge, n, lease_ttl_s=4, args=FLAGS)
         for each in cluster.nodes:
             each.command = broker_command()  # a new process, as elsewhere, and no fork
         if n > SINGLE:
@@ -173,7 +174,7 @@ def _leave_alone(node: ClusterNode, cluster: Cluster) -> None:
     for stat in measure.process_tree(node.process.pid):
         for thread in os.listdir(f"/proc/{stat.pid}/task"):
             os.sched_setaffinity(int(thread), CORES[:1])
-    if isinstance(cluster, MachineCluster):
+    if isinstance(cluster, PlacedCluster):
         for each, machine in cluster.machines.items():
             own, others = (CORES[:1], CORES[1:]) if each is node else (CORES[1:], CORES[1:])
             machine.steer(own, others)

@@ -12,12 +12,8 @@ import os
 import subprocess
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
-
-from tests.support.cluster import Cluster, ClusterNode
-from tests.support.etcd import EtcdCluster
+from typing import Self
 
 
 class Machine:
@@ -74,30 +70,6 @@ class Bridge:
         _ip(*within, "addr", "add", f"{machine.host}/24", "dev", "eth0")
         _ip(*within, "link", "set", "eth0", "up")
         return machine
-
-
-class MachineCluster(Cluster):
-    """Each node, and etcd, on a machine of its own. Args: as for `Cluster`."""
-
-    def __init__(
-        self, directory: Path, bridge: Bridge, n_nodes: int, **options: Any
-    ) -> None:  # fmt: skip
-        self.machines: dict[ClusterNode, Machine] = {}
-        self._bridge = bridge
-        etcd = EtcdCluster(directory / "etcd")
-        for member in etcd.members:
-            machine = bridge.add()
-            member.host, member.within = machine.host, machine.within
-        super().__init__(directory, n_nodes, etcd=etcd, **options)
-
-    def make_node(self, number: int) -> ClusterNode:
-        """On another machine."""
-        node = super().make_node(number)
-        machine = self.machines[node] = self._bridge.add()
-        node.host, node.within = machine.host, machine.within
-        node.args = ["--clustering-bind", node.host, "--metrics-http-bind", node.host,
-                     "--default-user-only-loopback", "false"]  # fmt: skip
-        return node
 
 
 def _ip(*arguments: str) -> None:

@@ -256,6 +256,17 @@ def harm(broker: Broker, number: int) -> None:
     broker.start()
 
 
+def fill_around_damage(broker: Broker, client: Client, n_behind: int) -> None:
+    """Have eight messages, of which the third is harmed, and then some in the next segment."""
+    channel = client(broker)
+    fill(channel, 8)
+    channel.connection.close()
+    harm(broker, 3)
+    channel = client(broker)
+    fill(channel, n_behind)
+    channel.connection.close()
+
+
 def test_messages_behind_damage_have_their_offsets_in_another_epoch(
     http_broker: Broker, client: Client
 ) -> None:
@@ -276,13 +287,7 @@ def test_messages_behind_damage_have_their_offsets_in_another_epoch(
 
 
 def test_damage_that_is_known_begins_no_epoch_more(http_broker: Broker, client: Client) -> None:
-    channel = client(http_broker)
-    fill(channel, 8)
-    channel.connection.close()
-    harm(http_broker, 3)
-    channel = client(http_broker)
-    fill(channel, 2)
-    channel.connection.close()
+    fill_around_damage(http_broker, client, 2)
 
     http_broker.restart()
     assert epochs(http_broker) == [(1, 1), (2, 3)]
@@ -295,13 +300,7 @@ def test_damage_that_is_known_begins_no_epoch_more(http_broker: Broker, client: 
 def test_messages_between_damage_and_a_known_end_keep_their_offsets(
     http_broker: Broker, client: Client
 ) -> None:
-    channel = client(http_broker)
-    fill(channel, 8)
-    channel.connection.close()
-    harm(http_broker, 3)
-    channel = client(http_broker)
-    fill(channel, 1)
-    channel.connection.close()
+    fill_around_damage(http_broker, client, 1)
 
     harm(http_broker, 2)
 
@@ -314,13 +313,7 @@ def test_messages_that_are_numbered_back_over_damage_have_another_epoch(
     http_broker: Broker, client: Client
 ) -> None:
     """Where nobody knows how the segment begins, those before the damage are counted anew."""
-    channel = client(http_broker)
-    fill(channel, 8)
-    channel.connection.close()
-    harm(http_broker, 3)
-    channel = client(http_broker)
-    fill(channel, 1)
-    channel.connection.close()
+    fill_around_damage(http_broker, client, 1)
     http_broker.stop()
     directory = queue_directory(http_broker.data_dir, NAME)
     (directory / "msgs.0000000002").rename(directory / "msgs.0000000004")
