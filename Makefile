@@ -116,7 +116,7 @@ run: build  ## start the broker on the data directory ./var
 test-needs: build $(TRIAL) $(DEVELOPED) $(CLIENTS) $(NODE_TESTS)/node_modules/.installed $(PAGE_TESTS)/node_modules/.installed
 
 test: test-needs  ## run all tests
-	$(SANITIZED_$(BUILD)) $(IN_VENV) -m pytest -n $(WORKERS) $(ARGS)
+	TESTS_PATIENCE=$${TESTS_PATIENCE:-3} $(SANITIZED_$(BUILD)) $(IN_VENV) -m pytest -n $(WORKERS) $(ARGS)
 
 fuzz: $(DEVELOPED)  ## fuzz the HTTP API, and every parser for FUZZ_SECONDS=60 each; needs clang
 	$(MAKE) build
