@@ -39,6 +39,12 @@ class Ring:
     def n_resets(self) -> int:
         """How often that has happened."""
 
+    def is_same(self, path: str, since: int) -> bool:
+        """Whether followers have changed nothing behind a position at a place: the directory of a
+        queue with all that is in it, or what is beside those directories or above them, by its path
+        below the data directory. Where that is not known any more it is not the same. From any
+        thread."""
+
     def changes(
         self, since: int, until: int, most: int
     ) -> tuple[int, list[tuple[int, bytes, bytes, int, int]]]:

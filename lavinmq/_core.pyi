@@ -334,6 +334,10 @@ class Loop:
     @is_reading.setter
     def is_reading(self, value: bool) -> None: ...
     @property
+    def n_kept_out(self) -> int:
+        """How many changes of files were refused for that."""
+
+    @property
     def is_stamping(self) -> bool:
         """Whether a publish without a timestamp gets the time at which it came."""
 
@@ -1091,6 +1095,10 @@ class Queue:
 
     def open(self) -> None:
         """Serve what was loaded and held."""
+
+    def forget(self) -> None:
+        """Let go of what `load` has read, as if nobody had; files stay. Of a queue that is not
+        served yet."""
 
     def restart(self, *, is_held: bool = False) -> list[str]:
         """All of a `Restart` at once. Returns: its notes. Raises: what it raises."""

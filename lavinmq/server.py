@@ -91,10 +91,7 @@ class Server:
         self.config = config
         self.events = events
         self.broker = Broker(config, events, self._fatal, self._finish, is_clean=is_clean)
-        self.broker.integrity = integrity
-        if integrity is not None:
-            integrity.observe(self.broker.loop)
-            integrity.on_looked = lambda: events.call_soon_threadsafe(self.broker.read_again)
+        self.keep_sums(integrity)
         self.arrivals = SharedPortion(events.call_soon)
         self.peers: set[str] = set()
         self.mqtt = Mqtt(self.broker, self.arrivals)
@@ -114,6 +111,15 @@ class Server:
         self._check_timer: asyncio.TimerHandle | None = None
         self._compact_timer: asyncio.TimerHandle | None = None
         self._disk_timer: asyncio.TimerHandle | None = None
+
+    def keep_sums(self, integrity: Integrity | None) -> None:
+        """Have the sums of the files follow what it changes, and what it reads compared with them.
+        Before `start`."""
+        self.broker.integrity = integrity
+        if integrity is not None:
+            broker, events = self.broker, self.events
+            integrity.observe(broker.loop)
+            integrity.on_looked = lambda: events.call_soon_threadsafe(broker.read_again)
 
     @property
     def port(self) -> int:

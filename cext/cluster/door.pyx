@@ -50,6 +50,12 @@ cdef class Ring:
         self.r.first = self.r.head = position
         self.n_resets += 1
         touched_forget(self.r.touched, position)
+        places_forget(self.r.places, position)
+
+    def is_same(self, str path, u64 since) -> bool:
+        """Whether what is at a place is as a follower had it at a position. See the stub."""
+        cdef bytes raw = os.fsencode(path)
+        return places_are_same(self.r.places, raw, <u64>len(raw), since)
 
     def changes(self, u64 since, u64 until, int most) -> tuple:
         """What was changed between two positions. See the stub.

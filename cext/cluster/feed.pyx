@@ -5,15 +5,6 @@
 # from there, each in a thread of its own; what one is sending is not written over.
 # Called by the broker's compiled half, by way of observer_t and copies_t.
 
-cdef extern from "<pthread.h>" nogil:
-    ctypedef struct pthread_mutex_t:
-        pass
-    int pthread_mutex_init(pthread_mutex_t* lock, const void* attributes)
-    int pthread_mutex_lock(pthread_mutex_t* lock)
-    int pthread_mutex_trylock(pthread_mutex_t* lock)
-    int pthread_mutex_unlock(pthread_mutex_t* lock)
-    int pthread_mutex_destroy(pthread_mutex_t* lock)
-
 cdef extern from "<sched.h>" nogil:
     int sched_yield()
 

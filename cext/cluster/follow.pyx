@@ -82,13 +82,19 @@ cdef bint follow_beat(follow_t* w) noexcept nogil:
     return k == 8
 
 
-cdef void follow_note(touched_t* t, const u8* p, u64 position) noexcept nogil:
-    """Know for later which paths an entry has changed."""
+cdef void follow_note(const ring_t* r, const u8* p, u64 position) noexcept nogil:
+    """Know for later which paths an entry has changed, and at which places."""
     cdef const char* path = <const char*>p + ENTRY_HEAD
     cdef u64 n_path = le16(p + 6), n_target = le16(p + 8)
-    touched_note(t, path, n_path, position)
+    cdef places_t* places = r.places
+    touched_note(r.touched, path, n_path, position)
+    pthread_mutex_lock(&places.lock)
+    touched_note(&places.touched, path, place_length(path, n_path), position)
     if n_target:
-        touched_note(t, path + n_path, n_target, position)
+        path += n_path
+        touched_note(r.touched, path, n_target, position)
+        touched_note(&places.touched, path, place_length(path, n_target), position)
+    pthread_mutex_unlock(&places.lock)
 
 
 cdef int follow_take(follow_t* w) noexcept nogil:
@@ -113,11 +119,11 @@ cdef int follow_take(follow_t* w) noexcept nogil:
                 position_tell(&w.common, w.applied)     # nothing but marks has come since
             is_asked = is_asked or not w.is_lazy or (w.stop_at and w.applied >= w.stop_at)
             continue
+        follow_note(w.ring, p, w.applied + size)    # before: it may be done in part
         if apply_entry(&w.apply, p, w.applied):
             return FOLLOW_FULL if w.apply.is_full else FOLLOW_REFUSED
         position_tell(&w.applied, w.applied + size)
         w.changed = w.applied
-        follow_note(w.ring.touched, p, w.applied)
         if w.apply.unsynced > <u64>FOLLOW_UNSYNCED:
             end = follow_ack(w)
             if end >= 0:

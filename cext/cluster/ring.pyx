@@ -49,6 +49,7 @@ cdef struct ring_t:
     u64 first                   # position from which on there is something
     u64 head                    # position behind the last entry
     touched_t* touched          # what was changed when, for longer than the ring has it
+    places_t* places            # and at which places, by a follower
 
 
 cdef int ring_open(ring_t* r, u64 size, u64 position) except -1:
@@ -69,10 +70,14 @@ cdef int ring_open(ring_t* r, u64 size, u64 position) except -1:
             raise OSError(errno, os.strerror(errno))
     c_close(fd)
     r.touched = <touched_t*>calloc(1, sizeof(touched_t))
-    if r.touched == NULL:
+    r.places = <places_t*>calloc(1, sizeof(places_t))
+    if r.touched == NULL or r.places == NULL:
+        free(r.touched)
+        free(r.places)
         munmap(base, 2 * size)
         raise MemoryError
-    r.touched.since = position
+    pthread_mutex_init(&r.places.lock, NULL)
+    r.touched.since = r.places.touched.since = position
     r.base, r.size = base, size
     r.first = r.head = position
     return 0
@@ -84,8 +89,12 @@ cdef void ring_close(ring_t* r) noexcept nogil:
         r.base = NULL
     if r.touched != NULL:
         touched_forget(r.touched, 0)
+        touched_forget(&r.places.touched, 0)
+        pthread_mutex_destroy(&r.places.lock)
         free(r.touched)
+        free(r.places)
         r.touched = NULL
+        r.places = NULL
 
 
 cdef inline u8* ring_at(const ring_t* r, u64 position) noexcept nogil:

@@ -4,7 +4,19 @@
 # touched since are the same on both. Two paths with one hash count as one: what was not changed is
 # compared in vain, then. When there are too many, all is forgotten, and known from here on.
 # Kept in parts, so that no change waits for more than a small table that grows.
-# Called by feed.pyx and follow.pyx.
+# A follower knows the same of places, by the first two names of a path: the directory of a queue with
+# all that is in it, or what is beside those. Whoever has read them beforehand asks, from another
+# thread.
+# Called by feed.pyx, follow.pyx and door.pyx.
+
+cdef extern from "<pthread.h>" nogil:
+    ctypedef struct pthread_mutex_t:
+        pass
+    int pthread_mutex_init(pthread_mutex_t* lock, const void* attributes)
+    int pthread_mutex_lock(pthread_mutex_t* lock)
+    int pthread_mutex_trylock(pthread_mutex_t* lock)
+    int pthread_mutex_unlock(pthread_mutex_t* lock)
+    int pthread_mutex_destroy(pthread_mutex_t* lock)
 
 cdef enum:
     TOUCHED_PARTS = 256
@@ -23,6 +35,11 @@ cdef struct touched_part_t:
 cdef struct touched_t:
     u64 since                   # changes behind this position are known
     touched_part_t parts[TOUCHED_PARTS]
+
+
+cdef struct places_t:
+    pthread_mutex_t lock        # of all below
+    touched_t touched
 
 
 cdef inline u64 path_hash(const char* path, u64 n) noexcept nogil:
@@ -100,3 +117,31 @@ cdef bint touched_is_same(const touched_t* t, const char* path, u64 n, u64 posit
             n -= 1
         n -= n != 0
     return True
+
+
+cdef inline u64 place_length(const char* path, u64 n) noexcept nogil:
+    """How much of a path names the place of what it leads to."""
+    cdef u64 i
+    cdef int names = 1
+    for i in range(n):
+        if path[i] == c"/":
+            if names == 2:
+                return i
+            names += 1
+    return n
+
+
+cdef bint places_are_same(places_t* p, const char* path, u64 n, u64 position) noexcept nogil:
+    """Whether nothing behind a position has changed what is at a place, nor its directory."""
+    cdef bint is_same
+    pthread_mutex_lock(&p.lock)
+    is_same = touched_is_same(&p.touched, path, n, position)
+    pthread_mutex_unlock(&p.lock)
+    return is_same
+
+
+cdef void places_forget(places_t* p, u64 position) noexcept nogil:
+    """Know only what comes behind a position."""
+    pthread_mutex_lock(&p.lock)
+    touched_forget(&p.touched, position)
+    pthread_mutex_unlock(&p.lock)

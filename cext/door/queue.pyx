@@ -451,10 +451,18 @@ cdef class Queue:
             self.open()
         return notes
 
+    def forget(self) -> None:
+        """Let go of what was loaded, as if nobody had: files stay. Of a queue that nobody serves."""
+        if not self.q.is_deleted:
+            self.compaction = None
+            queue_shut(self.q, True)
+            queue_forget(self.q)
+
     def open(self) -> None:
         """Serve what was loaded."""
         if not self.q.is_deleted:
             queue_shut(self.q, False)
+            queue_begin(self.q)
             if self.q.stream != NULL:
                 stream_look(self.q)     # nobody looks at a closed one
             if self.q.store.n_segs:

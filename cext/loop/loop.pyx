@@ -352,6 +352,11 @@ cdef class Loop:
         self.t.is_reading = value
 
     @property
+    def n_kept_out(self) -> int:
+        """How many changes of files were refused for that."""
+        return self.t.n_kept_out
+
+    @property
     def is_stamping(self) -> bool:
         """Whether a publish without a timestamp gets the time at which it came."""
         return self.t.is_stamping

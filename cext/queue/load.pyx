@@ -92,6 +92,11 @@ cdef queue_loaded(queue_t* q):
             load_drop_finished(&q.store)
     elif q.ready:
         q.may_expire = q.may_bury = q.is_special = True
+
+
+cdef void queue_begin(queue_t* q) noexcept nogil:
+    """What was loaded is served from now on: have its deadlines looked for."""
+    if q.ready and q.releases == NULL and q.stream == NULL:
         queue_set_due(q, q.loop.now_ms)
         queue_want_index(q)
 

@@ -138,10 +138,11 @@ cdef inline bint is_observed(const loop_t* loop) noexcept nogil:
 
 # ---- names ---------------------------------------------------------------------------------------
 
-cdef bint is_kept_out(const loop_t* loop) noexcept nogil:
+cdef bint is_kept_out(loop_t* loop) noexcept nogil:
     """Whether the files are another's to change; errno says so then."""
     if loop == NULL or not loop.is_reading:
         return False
+    loop.n_kept_out += 1
     set_errno(EROFS)
     return True
 

@@ -38,6 +38,7 @@ from lavinmq.cluster.probes import Probes
 from lavinmq.cluster.proxy import Proxy, Target
 from lavinmq.cluster.reads import Reads, is_wanted
 from lavinmq.cluster.recovery import Recovery
+from lavinmq.cluster.standby import Standby
 from lavinmq.cluster.status import Status
 from lavinmq.errors import DefinitionsError
 from lavinmq.files.standing import Standing
@@ -141,11 +142,14 @@ class Node:
         self._reads = Reads(
             config, events, self._ring, lambda: self._following, self._only_reads, integrity
         ) if is_wanted(config) else None  # fmt: skip
+        self._standby = Standby(
+            config, events, service, self._ring, lambda: self._following
+        ) if config.clustering_hot_standby else None  # fmt: skip
         self._status = Status(
             self._coordinator, self._ring, config.clustering_min_insync_replicas,
             is_whole=lambda: self._standing.is_good, may_lead=self._may_lead,
             leading=lambda: self._leading, following=lambda: self._following, integrity=integrity,
-            reads=self._reads, tls=places.tls(config),
+            reads=self._reads, standby=self._standby, tls=places.tls(config),
         )  # fmt: skip
         self._recovery = Recovery(
             self._coordinator, config.clustering_min_insync_replicas, self._stands,
@@ -204,6 +208,8 @@ class Node:
             group.create_task(self._beat())
             if self._reads is not None:
                 group.create_task(self._reads.run())
+            if self._standby is not None:
+                group.create_task(self._standby.run())
 
     async def _look_at_files(self) -> None:
         """Compare what was changed while this node was away with its sums, before it says that its
@@ -276,6 +282,9 @@ class Node:
             await asyncio.wait([self._main])
         if self._reads is not None:
             await self._reads.close("this node stops")
+        if self._standby is not None:
+            await self._standby.stop()
+            self._standby.close()
         is_orderly = server is None or not server.failure
         if leading is not None:
             if is_orderly:
@@ -673,9 +682,7 @@ class Node:
             self._standing.note_cluster(self._cluster)
         self._history.begin(epoch, self._ring.head)
         feed = Feed(self._ring)
-        server = self.server = Server(
-            config, self._events, self._service, integrity=self._integrity
-        )
+        server = self.server = await self._made_server()
         broker = server.broker
         self._await_peers()
         _core.observe_copies(broker.loop, self._root, feed.note, feed.address)
@@ -705,6 +712,17 @@ class Node:
             self._leading.start()
         except (DefinitionsError, OSError) as error:
             raise NodeError(f"Cannot start: {error}", 1) from None
+
+    async def _made_server(self) -> Server:
+        """The broker that stands ready, or one that reads everything."""
+        server = None
+        if self._standby is not None:
+            await self._standby.stop()
+            server = self._standby.take()
+        if server is None:
+            return Server(self._config, self._events, self._service, integrity=self._integrity)
+        server.keep_sums(self._integrity)
+        return server
 
     def _stands(self) -> tuple[bool, int, int]:
         """Whether the files are whole, and the epoch and position up to which they have all."""

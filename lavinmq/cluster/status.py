@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lavinmq.cluster.following import Following
     from lavinmq.cluster.leading import Leading, Session
     from lavinmq.cluster.reads import Reads
+    from lavinmq.cluster.standby import Standby
     from lavinmq.integrity.keeper import Integrity
 
 NO_LEADER: Final = "no leader is known"
@@ -30,15 +31,16 @@ class Status:
 
     Args: wanted: how many nodes the operator wants to have what is acknowledged, 0: most; is_whole:
         whether its files are a whole; may_lead: whether it could lead; leading, following: what it
-        does now; integrity: the sums of its files; reads: who serves readers, None: nobody; tls:
-        how it speaks with others, "off", "optional" or "required".
+        does now; integrity: the sums of its files; reads: who serves readers, None: nobody;
+        standby: what is read ahead; tls: how it speaks with others, "off", "optional" or
+        "required".
     """
 
     def __init__(
         self, coordinator: Coordinator, ring: Ring, wanted: int, *, is_whole: Callable[[], bool],
         may_lead: Callable[[], bool], leading: Callable[[], Leading | None],
         following: Callable[[], Following | None], integrity: Integrity | None = None,
-        reads: Reads | None = None, tls: str = "off",
+        reads: Reads | None = None, standby: Standby | None = None, tls: str = "off",
     ) -> None:  # fmt: skip
         self._coordinator = coordinator
         self._ring = ring
@@ -50,6 +52,7 @@ class Status:
         self._ages = Ages(ring.head)
         self._integrity = integrity
         self._reads = reads
+        self._standby = standby
         self._tls = tls
 
     def look(self) -> None:
@@ -96,6 +99,8 @@ class Status:
             "followers": [] if leading is None else self._followers(leading, in_sync),
             "following": None if following is None else self._followed(state, following),
             "reads": None if self._reads is None else self._reads.status(),
+            "standby": None if self._standby is None or leading is not None
+            else self._standby.status(),
             "elections": [each._asdict() for each in state.elections],
             "etcd_silent_seconds": round(self._coordinator.etcd.silent_s, 3),
             "integrity": None if self._integrity is None else self._integrity.status(),

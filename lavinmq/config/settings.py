@@ -443,6 +443,8 @@ FEATURES = (
                 "WHEN"),
     _clustering("lease_ttl", integer(2, 300), "4",
                 "Seconds after which a leader that is not heard of is replaced", "SECONDS"),
+    _clustering("hot_standby", BOOLEAN, "true",
+                "Have followers read ahead what a leader is loaded from", "BOOL"),
     _clustering("reads_port", PORT, "-1",
                 "Port on which a node that follows serves readers of streams, -1: none", "PORT"),
     _clustering("reads_tls_port", PORT, "-1", "The same with TLS, -1: none", "PORT"),

@@ -169,6 +169,7 @@ class Config:
     clustering_below_min_insync: str
     clustering_compression: str
     clustering_lease_ttl: int
+    clustering_hot_standby: bool
     clustering_reads_port: int
     clustering_reads_tls_port: int
     clustering_on_leader_elected: str

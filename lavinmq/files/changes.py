@@ -9,6 +9,7 @@ Source: docs/formats.md, decision 0066.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from enum import IntEnum
@@ -47,11 +48,18 @@ class Changes:
 
     def __init__(self) -> None:
         self.note: Note | None = None
+        self.is_kept_out = False
+        """Whether the files are another's to change: all of these fail with EROFS."""
+
+    def _begin(self, path: Name) -> None:
+        if self.is_kept_out:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), os.fspath(path))
 
     # --- names --------------------------------------------------------------------------------
 
     def open(self, path: Name, flags: int) -> int:
         """Open a file to write it, and to read it: whoever observes does. Returns: a descriptor."""
+        self._begin(path)
         flags |= os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK
         is_new = self.note is not None and flags & os.O_CREAT and not os.path.lexists(path)
         fd = os.open(path, flags, FILE_MODE)
@@ -67,11 +75,13 @@ class Changes:
 
     def rename(self, path: Name, target: Name) -> None:
         """Give a file or directory another name, in the place of a file that has it."""
+        self._begin(path)
         os.rename(path, target)
         self.renamed(path, target)
 
     def rename_unnoted(self, path: Name, target: Name) -> None:
         """The same in a thread, while others still go by the old name: `renamed` is for later."""
+        self._begin(path)
         os.rename(path, target)
 
     def renamed(self, path: Name, target: Name) -> None:
@@ -81,16 +91,19 @@ class Changes:
 
     def unlink(self, path: Name) -> None:
         """Remove the name of a file."""
+        self._begin(path)
         os.unlink(path)
         self._noted(Change.REMOVE, path)
 
     def make_directory(self, path: Name) -> None:
         """Make a directory, which must not be there."""
+        self._begin(path)
         os.mkdir(path, DIRECTORY_MODE)
         self._noted(Change.MAKE_DIRECTORY, path)
 
     def remove_directory(self, path: Name) -> None:
         """Remove an empty directory."""
+        self._begin(path)
         os.rmdir(path)
         self._noted(Change.REMOVE_DIRECTORY, path)
 
@@ -103,6 +116,7 @@ class Changes:
 
         Some may have been written when it raises.
         """
+        self._begin(path)
         written = 0
         try:
             while written < len(data):
@@ -112,6 +126,7 @@ class Changes:
 
     def append(self, path: Name, fd: int, data: bytes, at: int) -> None:
         """The same with a descriptor that was opened with O_APPEND, to a file that ends at `at`."""
+        self._begin(path)
         written = 0
         try:
             while written < len(data):
@@ -121,6 +136,7 @@ class Changes:
 
     def truncate(self, path: Name, fd: int, size: int) -> None:
         """Have a file end there."""
+        self._begin(path)
         os.ftruncate(fd, size)
         self._noted(Change.TRUNCATE, path, fd, 0, size)
 

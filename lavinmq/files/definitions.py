@@ -191,6 +191,11 @@ class DefinitionsFile:
             self.close()
             raise
 
+    def take(self, size: int, deleted: int) -> None:
+        """Open the file for appending, of which `look` has told all. Raises: OSError."""
+        self._open()
+        self._size, self.deleted = size, deleted
+
     def append_declare_exchange(self, exchange: ExchangeDef) -> None:
         """Record an exchange. Raises: DefinitionsError if the disk refuses; nothing stays then."""
         self._append(exchange_record(exchange))
@@ -454,6 +459,28 @@ def _frame(class_id: int, method_id: int, *arguments: str | int | FieldTable) ->
 
 
 # --- reading ----------------------------------------------------------------------------------
+
+
+def look(path: Path) -> tuple[Definitions, int, int]:
+    """The sum of a file that somebody else may be writing, its bytes, and how many of its records
+    compaction would remove. Raises: DefinitionsError, also if anything in it cannot be read."""
+    try:
+        data = read_regular(str(path))
+    except OSError as error:
+        raise DefinitionsError(f"{path}: {error.strerror}") from error
+    if not data.startswith(VERSION):
+        raise DefinitionsError(f"{path}: unknown version {data[:4].hex()}")
+    fold, end = _Fold(), len(VERSION)
+    try:
+        while end < len(data):
+            method, arguments, after = _record(data, end)
+            fold.apply(method, arguments, end)
+            end = after
+    except _DamagedError as damage:
+        raise DefinitionsError(f"{path}: damaged at byte {end} ({damage})") from damage
+    if fold.skipped:
+        raise DefinitionsError(f"{path}: definitions that make no sense")
+    return fold.result(), len(data), fold.deleted
 
 
 def read(path: Path) -> Definitions:

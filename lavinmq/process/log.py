@@ -73,6 +73,18 @@ class Entry(NamedTuple):
 class Log(logging.LoggerAdapter[logging.Logger]):
     """A source to log to, with context that is written in brackets before each text."""
 
+    is_hushed = False
+    """Whether nothing is logged: somebody only tries something."""
+    n_hushed = 0
+    """How much that an operator should notice was left out for that."""
+
+    def isEnabledFor(self, level: int) -> bool:
+        """Whether entries of a level are logged."""
+        if self.is_hushed:
+            self.n_hushed += level >= NOTICE
+            return False
+        return super().isEnabledFor(level)
+
     def trace(self, text: str, *args: object, **kwargs: Any) -> None:
         """Log what only a developer wants to see."""
         self.log(TRACE, text, *args, **kwargs)

@@ -61,6 +61,12 @@ class QueueExpiry:
             self._used_s.setdefault(queue, time.monotonic())
             self._arm(queue)
 
+    def restart(self) -> None:
+        """All countdowns start anew: before, nobody could have used the queues."""
+        now_s = time.monotonic()
+        for queue in self._used_s:
+            self._used_s[queue] = now_s
+
     def forget(self, queue: Queue) -> None:
         """The queue is gone."""
         self._used_s.pop(queue, None)

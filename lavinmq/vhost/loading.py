@@ -6,7 +6,7 @@ Called by `vhost.py`, once, before anybody is served. Source: docs/formats.md.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -31,9 +31,10 @@ def load_exchanges(
     add: Callable[[ExchangeDef], object],
     recorded: Recorded,
     log: Log,
-) -> None:
-    """Add the exchanges of the file."""
+) -> Iterator[None]:
+    """Add the exchanges of the file, one in each step."""
     for exchange in stored:
+        yield
         if not exchange.name and exchange.type != "direct":
             log.warning("the default exchange has type %r: ignored", exchange.type)
             continue
@@ -87,9 +88,10 @@ def started(work: Callable[[], object], n: int) -> list[threading.Thread]:
 
 def load_bindings(
     stored: Iterable[BindingDef], bindings: Bindings, recorded: Recorded, log: Log
-) -> None:
-    """Bind what the file says, once exchanges and queues are there."""
+) -> Iterator[None]:
+    """Bind what the file says, once exchanges and queues are there, one in each step."""
     for binding in stored:
+        yield
         try:
             why = "" if bindings.load(binding) else "left out, one of them is missing"
         except ValueError as error:

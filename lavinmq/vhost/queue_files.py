@@ -32,6 +32,7 @@ from lavinmq.process.log import Log
 from lavinmq.process.portions import PORTION_S, others_first
 from lavinmq.process.worker import outcome
 from lavinmq.vhost import new_queue, pause, stored_offsets, stream_identity
+from lavinmq.vhost.ahead import Ahead
 from lavinmq.vhost.dedup_keys import DedupKeys
 from lavinmq.vhost.new_queue import Directory, Making
 from lavinmq.vhost.queue import Queue
@@ -84,6 +85,8 @@ class QueueFiles:
         self._begun: set[str] = set()
         """Of these, who has begun an epoch, which is not on disk yet."""
         self._lives = itertools.count(1)
+        self.ahead: Ahead | None = None
+        """What is read ahead, and left closed, while another node's changes come to the files."""
 
     def open(self) -> None:
         """Before any queue is made: what was transient is gone. Raises: OSError."""
@@ -218,6 +221,9 @@ class QueueFiles:
     def load(self, queue: Queue, directory: str, look: Look | None = None) -> None:
         """Read what the directory of a durable queue holds, and make one where there is none. Args:
         look: tells what is in it, if somebody knows."""
+        if self.ahead is not None:
+            self.load_ahead(self.ahead, queue, directory)
+            return
         self._recorded.name_added()
         look = look or partial(_core.entries_in, directory)
         entries = self._entries_of(queue, directory, look)
@@ -236,6 +242,34 @@ class QueueFiles:
         if is_stream:
             self.identify(queue)
             self._held.append(queue)
+
+    def load_ahead(self, ahead: Ahead, queue: Queue, directory: str) -> None:
+        """The same of a queue that nobody is served by yet, and of files that may change meanwhile:
+        it is ready if they were as an orderly load leaves them."""
+        if not can_be_ready(queue):
+            return
+        at = ahead.place.position()
+        n_refused = self._loop.n_kept_out
+        try:
+            entries = _core.entries_in(directory)
+            if entries is None or not _is_named(queue, entries.get(NAME_FILE)):
+                return
+            queue.core.is_paused = pause.is_marked(directory, entries, self._disk.changes)
+            notes = queue.core.load(entries, is_held=True)
+        except (OSError, ValueError):
+            return
+        core, was_refused = queue.core, self._loop.n_kept_out != n_refused
+        if not (notes or was_refused or core.take_damage() or core.lost or core.read_error):
+            ahead.queues[queue] = at
+
+    def take_over(self, queue: Queue, *, is_ready: bool) -> None:
+        """Serve a queue of which all was read ahead, or read it now."""
+        if is_ready:
+            queue.core.open()
+            return
+        if queue.core.is_closed:  # something was read of it
+            queue.core.forget()
+        self.load(queue, queue.directory)
 
     def open_streams(self) -> None:
         """Serve the streams that were loaded, once the epochs that they have begun are on disk."""
@@ -397,6 +431,12 @@ class QueueFiles:
     def _removed(self, name: str, _: None, error: OSError | None) -> None:
         if error is not None:
             self._log.error("files of the deleted queue %r stay: %s", name, error)
+
+
+def can_be_ready(queue: Queue) -> bool:
+    """Whether a queue can be loaded ahead: streams begin an epoch when they are, and the keys of
+    duplicates are in a file of their own."""
+    return not queue.is_stream and queue.dedup is None
 
 
 def _nothing() -> None:

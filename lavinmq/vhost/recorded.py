@@ -72,6 +72,11 @@ class Recorded:
         self._directory_fd = _directory_fd(self._directory)
         return self.file.load()
 
+    def take(self, size: int, deleted: int) -> None:
+        """Go on with the file as it was read: see `DefinitionsFile.take`. Raises: OSError."""
+        self._directory_fd = _directory_fd(self._directory)
+        self.file.take(size, deleted)
+
     def close(self) -> None:
         """Let go of the files without writing. Idempotent."""
         self.file.close()

@@ -7,6 +7,7 @@ gives what exists and is told of each exchange whose features have changed. On t
 Source: docs/policies.md, docs/formats.md.
 """
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -84,6 +85,7 @@ class VHostRules:
         self._is_outdated = False
         self._waiting: list[Callable[[], None]] = []
         self._start: Patience | None = None
+        self._starting: asyncio.Handle | None = None
 
     @property
     def _stores(self) -> tuple[PolicyStore | ParameterStore | VHostLimits, ...]:
@@ -102,11 +104,23 @@ class VHostRules:
         for store in self._stores:
             store.load()
         self._start = Patience(PATIENCE_OF_START)
-        self._call_soon(self._started)
+        self._starting = self._call_soon(self._started)
+
+    def stop(self) -> None:
+        """Nothing comes of the start any more. Idempotent."""
+        if self._starting is not None:
+            self._starting.cancel()
+            self._starting = None
+
+    def load_positions(self) -> None:
+        """Read again what changes without anybody's order: pauses, and how far streams were read.
+        """
+        self.paused.load()
+        self.offsets.load()
 
     def _started(self) -> None:
         """The loop turns: policies that took too long for the start come to what was left out."""
-        start, self._start = self._start, None
+        start, self._start, self._starting = self._start, None, None
         if start is not None and start.has_skipped:
             self._apply_all()
 

@@ -15,16 +15,16 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from lavinmq import _core
 from lavinmq.arguments import exchange_types
 from lavinmq.arguments.names import check_name, check_prefix, failed, missing, refused
 from lavinmq.arguments.stream import is_stream
 from lavinmq.auth.identity import Identity
-from lavinmq.errors import ChannelError, ReplyCode
+from lavinmq.errors import ChannelError, DefinitionsError, ReplyCode
 from lavinmq.fieldtable import EMPTY, FieldTable
-from lavinmq.files.definitions import ExchangeDef, QueueDef
+from lavinmq.files.definitions import Definitions, ExchangeDef, QueueDef
 from lavinmq.files.deleted import DOOMED
 from lavinmq.files.directories import hashed, make_directory, write_text
 from lavinmq.files.saving import Disk
@@ -33,6 +33,7 @@ from lavinmq.process.portions import Portions
 from lavinmq.stats.churn import Churn
 from lavinmq.stats.totals import Totals
 from lavinmq.vhost import dedup, loading, rights, subscribing
+from lavinmq.vhost.ahead import Ahead
 from lavinmq.vhost.alternates import Alternates
 from lavinmq.vhost.bindings import Bindings
 from lavinmq.vhost.bridge import Bridge
@@ -47,11 +48,14 @@ from lavinmq.vhost.new_queue import Declared, DeclaredExchange, NewQueue
 from lavinmq.vhost.operators import Operators
 from lavinmq.vhost.publishing import Publishing
 from lavinmq.vhost.queue import Actor, Owner, Queue, QueueConsumer, path_of
-from lavinmq.vhost.queue_files import Look, QueueFiles
+from lavinmq.vhost.queue_files import Look, QueueFiles, can_be_ready
 from lavinmq.vhost.recorded import Recorded, storing
 from lavinmq.vhost.replies import ReplyQueues
 from lavinmq.vhost.rules import VHostRules
 from lavinmq.vhost.store_news import StoreNews
+
+WARMED: Final = 64
+"""Directories that a thread reads at once before the loop does."""
 
 
 class Member(Protocol):
@@ -97,6 +101,8 @@ class VHost:
         self._segment_size = segment_size
         self._hash_algorithm = hash_algorithm
         self._is_loading = True
+        self.ahead: Ahead | None = None
+        """What was read of it ahead, while it stands ready; see `stand_by`."""
         self.is_abandoned = False
         """Whether all that was in it has been let go of."""
         self._log = log.get("lmq.vhost", vhost=name)
@@ -148,22 +154,96 @@ class VHost:
     # --- life ---------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Load definitions and messages. Raises: DefinitionsError, OSError."""
+        """Load definitions and messages, or what of them is not ready. Raises: DefinitionsError,
+        OSError."""
         make_directory(self.directory, self._changes)
         write_text(self.directory / ".vhost", self.name, self._changes)
         self.files.open()
-        self.rules.load()
-        stored = self.recorded.open()
-        loading.load_exchanges(stored.exchanges, self._load_exchange, self.recorded, self._log)
-        self._keys.load_exchanges(self.exchanges.values())
-        self._add_built_in()
-        loading.load_queues(stored.queues, self.files.stored, self._load_queue)
-        self.files.open_streams()
-        loading.load_bindings(stored.bindings, self.bindings, self.recorded, self._log)
+        if self.ahead is None:
+            self._load()
+        else:
+            self._take_over(self.ahead)
         self._delayed.release_left(list(self.exchanges.values()))
         self.files.remove_left()
         self._is_loading = False
         self.recorded.compact()
+
+    def _load(self) -> None:
+        self.rules.load()
+        stored = self.recorded.open()
+        add = self._load_exchange
+        _all(loading.load_exchanges(stored.exchanges, add, self.recorded, self._log))
+        self._keys.load_exchanges(self.exchanges.values())
+        self._add_built_in()
+        loading.load_queues(stored.queues, self.files.stored, self._load_queue)
+        self.files.open_streams()
+        _all(loading.load_bindings(stored.bindings, self.bindings, self.recorded, self._log))
+
+    # --- life, of one that stands ready ---------------------------------------------------------
+
+    def stand_by(self, ahead: Ahead) -> Iterator[list[str] | None]:
+        """Load all that can be read ahead, in short steps. Nothing is written, and nobody is told
+        of anything: what is not as it should be is left to `open`. On an event loop that stands
+        still.
+
+        Yields: directories that are read next, for a thread to read them before; or None.
+        Raises: DefinitionsError, OSError: nothing of it can be ready.
+        """
+        self.ahead = self.files.ahead = ahead
+        self._log.is_hushed = True
+        stored = ahead.stored
+        self.rules.load()
+        yield from loading.load_exchanges(
+            stored.exchanges, self._load_exchange, self.recorded, self._log
+        )
+        self._add_built_in()
+        for at, queue in enumerate(stored.queues):
+            if at % WARMED == 0:
+                few = stored.queues[at : at + WARMED]
+                yield [f"{self.files.stored}/{hashed(each.name)}" for each in few]
+            self._load_queue(queue, f"{self.files.stored}/{hashed(queue.name)}")
+            yield None
+        yield from loading.load_bindings(stored.bindings, self.bindings, self.recorded, self._log)
+        if self._log.n_hushed:
+            raise DefinitionsError(f"{self.directory}: there is something to say of it")
+        ahead.stored = Definitions()
+
+    def drop(self) -> Iterator[None]:
+        """Let go of it, in short steps; `abandon` has to follow."""
+        while self.queues:
+            self.queues.popitem()[1].core.delete()
+            yield
+
+    def look_again(self, since: int) -> Iterator[list[str] | None]:
+        """Read queues again that have changed since they were read, and rest since a position of
+        the log. Yields: as `stand_by`."""
+        ahead = self.ahead
+        if ahead is None:
+            return
+        for queue in list(self.queues.values()):
+            has_changed = can_be_ready(queue) and not ahead.has(queue)
+            if has_changed and ahead.rests(queue, since):
+                ahead.queues.pop(queue, None)
+                yield [queue.directory]
+                queue.core.forget()
+                self.files.load_ahead(ahead, queue, queue.directory)
+            yield None
+
+    def _take_over(self, ahead: Ahead) -> None:
+        """Nobody else changes the files any more: read what has changed, and serve all of it."""
+        self.ahead = self.files.ahead = None
+        self._log.is_hushed = False
+        self.recorded.take(ahead.size, ahead.deleted)
+        self._expiry.restart()
+        self.rules.load_positions()
+        self._keys.load_exchanges(self.exchanges.values())
+        n_read = 0
+        for queue in list(self.queues.values()):
+            is_ready = ahead.has(queue)
+            n_read += not is_ready
+            self.files.take_over(queue, is_ready=is_ready)
+        self.files.open_streams()
+        self._log.info("%d of %d queues stood ready", len(self.queues) - n_read, len(self.queues))
 
     def _load_exchange(self, stored: ExchangeDef) -> None:
         self._add_exchange(
@@ -171,7 +251,7 @@ class VHost:
             stored.arguments,
         )  # fmt: skip
 
-    def _load_queue(self, stored: QueueDef, directory: str, look: Look) -> None:
+    def _load_queue(self, stored: QueueDef, directory: str, look: Look | None = None) -> None:
         queue = self._add_queue(
             stored.name, True, stored.auto_delete, None, stored.arguments, directory
         )
@@ -224,6 +304,7 @@ class VHost:
         self.is_abandoned = True
         self._expiry.stop()
         self._histories.stop()
+        self.rules.stop()
         self.files.abandon()
         for queue in (*self.queues.values(), *self.reply_queues.values()):
             queue.core.delete()
@@ -749,6 +830,11 @@ class VHost:
         if queue.is_locked_to(actor):
             raise ChannelError(ReplyCode.RESOURCE_LOCKED, f"Queue '{name}' is exclusive")
         return _core.Purge(queue.core)
+
+
+def _all(steps: Iterator[None]) -> None:
+    for _ in steps:
+        pass
 
 
 def _each(consumers: list[QueueConsumer], call: Callable[[QueueConsumer], None]) -> Iterator[None]:

@@ -52,6 +52,8 @@ class VHosts(Mapping[str, VHost]):
         self._portions = Portions(call_soon)
         self._open: dict[str, VHost] = {}
         self._stored: dict[str, VHostDef] = {}
+        self.ready: dict[str, VHost] = {}
+        """Those of which all was read ahead that can be, until `load`."""
         self._past: Counter[str] = Counter()
         self._disk = disk or Disk()
         self._file = SavedFile(data_dir / vhosts_file.FILE_NAME, self._disk)
@@ -89,8 +91,12 @@ class VHosts(Mapping[str, VHost]):
         """
         stored = vhosts_file.load(self._data_dir, create_default, self._disk)
         self._stored = {each.name: each for each in stored}
+        ready, self.ready = self.ready, {}
         for name in self._stored:
-            vhost = self._make(name)
+            vhost = ready.pop(name, None) or self._make(name)
+            if vhost.ahead is not None and not (vhost.ahead.is_so and vhost.ahead.is_whole):
+                vhost.abandon()
+                vhost = self._make(name)
             try:
                 vhost.open()
             except (OSError, DefinitionsError) as error:
@@ -98,8 +104,14 @@ class VHosts(Mapping[str, VHost]):
                 vhost.abandon()
                 continue
             self._open[name] = vhost
+        for vhost in ready.values():
+            vhost.abandon()
         for path in self._data_dir.glob("[0-9a-f]" * 40 + DOOMED + "*"):
             self._remove(path)
+
+    def make(self, name: str) -> VHost:
+        """One that is not open, and not known yet."""
+        return self._make(name)
 
     def add_view(self, name: str) -> VHost:
         """One whose files somebody else writes: it is open, and has what `show` gives it."""

@@ -1,0 +1,236 @@
+"""A broker that stands ready on a node that follows: what it is loaded from has been read before.
+
+It is made of the node's own files, to which the leader's changes come meanwhile, on an event loop
+that stands still, and changes nothing (decision 0149). What has changed since it was read is read
+again: once it rests, and at the latest when the node leads. On the loop's thread, in portions; the
+disk is waited for by threads.
+Source: docs/clustering.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from lavinmq.errors import DefinitionsError
+from lavinmq.files import vhosts
+from lavinmq.files.directories import hashed
+from lavinmq.process import log
+from lavinmq.process.portions import PORTION_S, others_first
+from lavinmq.process.still import StillEvents
+from lavinmq.server import Server
+from lavinmq.vhost.ahead import Ahead, Place, warm
+
+if TYPE_CHECKING:
+    from lavinmq._cluster import Follower, Ring
+    from lavinmq.cluster.following import Following
+    from lavinmq.config.values import Config
+    from lavinmq.process.systemd import Service
+
+TURN_S: Final = 0.5
+LOOK_S: Final = 10.0
+"""Between two looks at all queues, at least."""
+SHARE: Final = 50
+"""What has taken a second is not done again within so many."""
+_log = log.get("lmq.standby")
+
+
+class Standby:
+    """What stands ready on one node, until it is taken.
+
+    Args: following: who follows the leader now.
+    """
+
+    def __init__(
+        self, config: Config, events: asyncio.AbstractEventLoop, service: Service, ring: Ring,
+        following: Callable[[], Following | None],
+    ) -> None:  # fmt: skip
+        self._config = config
+        self._events = events
+        self._service = service
+        self._ring = ring
+        self._following = following
+        self._ready: _Ready | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Have as much stand ready as can be."""
+        self._task = self._events.create_task(self._run())
+        await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._turn()
+            except (OSError, DefinitionsError) as error:
+                _log.debug("%s", error)
+            except Exception:  # noqa: BLE001 - it is nothing but quicker
+                _log.exception("a mistake of the node's own: nothing stands ready")
+                self._drop()
+                return
+            await asyncio.sleep(TURN_S)
+
+    async def _turn(self) -> None:
+        """Raises: OSError, DefinitionsError."""
+        following = self._following()
+        follower = following.follower if following is not None else None
+        if self._ready is not None and self._ready.n_resets != self._ring.n_resets:
+            self._drop()
+        if following is None or follower is None or not following.is_joined:
+            return  # what is ready may be wanted just now
+        if self._ready is None:
+            self._ready = _Ready(self._config, self._events, self._service, self._ring.n_resets)
+        await self._ready.go_on(follower, self._ring)
+
+    async def stop(self) -> None:
+        """Read nothing more: the files are going to be the node's own. Idempotent."""
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def take(self) -> Server | None:
+        """The broker that stands ready, which is the caller's to start or to release. After `stop`,
+        and when nobody changes the files any more."""
+        ready, self._ready = self._ready, None
+        if ready is None:
+            return None
+        if ready.n_resets != self._ring.n_resets:
+            ready.drop()
+            return None
+        return ready.let_go()
+
+    def close(self) -> None:
+        """Let go of all. After `stop`. Idempotent."""
+        self._drop()
+
+    def _drop(self) -> None:
+        ready, self._ready = self._ready, None
+        if ready is not None:
+            ready.drop()
+
+    def status(self) -> dict[str, Any]:
+        """What there is to know of it, as JSON."""
+        hosts = [] if self._ready is None else list(self._ready.vhosts.values())
+        return {
+            "vhosts": len(hosts),
+            "queues": sum(len(each.queues) for each in hosts),
+            "ready_queues": sum(
+                len(each.ahead.queues) for each in hosts if each.ahead is not None
+            ),
+        }  # fmt: skip
+
+
+class _Ready:
+    """A broker at rest, and what has been read for it."""
+
+    def __init__(
+        self, config: Config, events: asyncio.AbstractEventLoop, service: Service, n_resets: int
+    ) -> None:
+        self.n_resets = n_resets
+        self._root = Path(config.data_dir)
+        self._real = events
+        self._events = StillEvents(events)
+        self._server = Server(config, cast("asyncio.AbstractEventLoop", self._events), service)
+        broker = self._server.broker
+        broker.loop.is_reading = True
+        broker.disk.changes.is_kept_out = True
+        self.vhosts = broker.vhosts.ready
+        self._names: set[str] = set()
+        self._named_at = -1
+        """Position of the log at which these were read; -1: they have not been."""
+        self._not_before: dict[str, float] = {}
+        """When a virtual host is read again, if it has to be: reading it has taken its time."""
+        self._look_after = 0.0
+        self._looked_at = 0
+        """Position of the log at the last look at all queues."""
+
+    async def go_on(self, follower: Follower, ring: Ring) -> None:
+        """Read what is new, and what has changed and rests. Raises: OSError, DefinitionsError."""
+        place = Place(lambda: follower.applied, ring.is_same)
+        if self._named_at < 0 or not ring.is_same(vhosts.FILE_NAME, self._named_at):
+            await self._learn_names(follower)
+        until = time.perf_counter() + PORTION_S
+        for name in list(self._names):
+            if time.perf_counter() >= until:
+                await others_first()
+                until = time.perf_counter() + PORTION_S
+            there = self.vhosts.get(name)
+            is_so = there is not None and there.ahead is not None and there.ahead.is_so
+            if is_so or time.monotonic() < self._not_before.get(name, 0.0):
+                continue
+            began = time.monotonic()
+            try:
+                await self._read(name, place)
+            finally:
+                took_s = time.monotonic() - began
+                self._not_before[name] = time.monotonic() + SHARE * took_s
+        if time.monotonic() >= self._look_after:
+            began, at = time.monotonic(), follower.applied
+            for vhost in list(self.vhosts.values()):
+                await self._portions(vhost.look_again(self._looked_at))
+            self._looked_at = at
+            took_s = time.monotonic() - began
+            self._look_after = time.monotonic() + max(LOOK_S, SHARE * took_s)
+
+    async def _learn_names(self, follower: Follower) -> None:
+        """Learn which virtual hosts there are. Raises: OSError, DefinitionsError."""
+        at = follower.applied
+        read = await self._real.run_in_executor(None, vhosts.read, self._root)
+        self._names = {each.name for each in read}
+        for name in set(self.vhosts) - self._names:
+            await self._forget(name)
+        self._not_before = {n: at for n, at in self._not_before.items() if n in self._names}
+        self._named_at = at
+
+    async def _forget(self, name: str) -> None:
+        """Let go of what was read of a virtual host, if anything was."""
+        vhost = self.vhosts.pop(name, None)
+        if vhost is None:
+            return
+        try:
+            await self._portions(vhost.drop())
+        finally:
+            vhost.abandon()
+
+    async def _read(self, name: str, place: Place) -> None:
+        """Read a virtual host, maybe anew. Raises: OSError, DefinitionsError."""
+        await self._forget(name)
+        directory = self._root / hashed(name)
+        ahead = await self._real.run_in_executor(None, Ahead, directory, place)
+        vhost = self._server.broker.vhosts.make(name)
+        try:
+            await self._portions(vhost.stand_by(ahead))
+        except BaseException:
+            vhost.abandon()
+            raise
+        self.vhosts[name] = vhost
+
+    async def _portions(self, steps: Iterator[list[str] | None] | Iterator[None]) -> None:
+        until = time.perf_counter() + PORTION_S
+        for directories in steps:
+            if directories:
+                await self._real.run_in_executor(None, warm, directories)
+            elif time.perf_counter() < until:
+                continue
+            else:
+                await others_first()
+            until = time.perf_counter() + PORTION_S
+
+    def let_go(self) -> Server:
+        """The broker, which may change files from now on, and begins what it has been asked for."""
+        server, broker = self._server, self._server.broker
+        broker.loop.is_reading = False
+        broker.disk.changes.is_kept_out = False
+        broker.started_at = time.monotonic()
+        self._events.let_go()
+        server.events = broker.events = self._real
+        return server
+
+    def drop(self) -> None:
+        """Let go of all of it."""
+        while self.vhosts:
+            self.vhosts.popitem()[1].abandon()
+        self._server.broker.loop.stop()

@@ -1,0 +1,120 @@
+"""What a node that may lead one day has read of a virtual host ahead, and whether it is still so.
+
+Another node's changes come to the files while they are read, and afterwards. So each thing is noted
+with a position of the log of changes that was taken before it was read: what has changed behind it
+is read again before anybody is served. Source: decision 0149.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from lavinmq.files import definitions
+from lavinmq.files.directories import hashed
+
+if TYPE_CHECKING:
+    from lavinmq.files.definitions import Definitions
+    from lavinmq.vhost.queue import Queue
+
+DEFINITIONS: Final = "definitions.amqp"
+FILES: Final = (
+    DEFINITIONS, "policies.json", "operator_policies.json", "parameters.json", "limits.json",
+)  # fmt: skip
+"""Those beside the directories of queues by which a virtual host is what it is. What else there is,
+is read when it is opened."""
+
+
+class Place(NamedTuple):
+    """Tells of the log of changes."""
+
+    position: Callable[[], int]
+    """Up to where all that was changed is in the files."""
+    is_same: Callable[[str, int], bool]
+    """Whether nothing behind a position has changed what is there: see `_cluster.Ring.is_same`."""
+
+
+class Ahead:
+    """What was read of one virtual host: its definitions, and the queues that are ready.
+
+    Args: directory: of the virtual host. In a thread. Raises: DefinitionsError: they cannot be read
+        as they are.
+    """
+
+    stored: Definitions
+    size: int
+    """Bytes of the file with the definitions."""
+    deleted: int
+
+    def __init__(self, directory: Path, place: Place) -> None:
+        self.at = place.position()
+        self.place = place
+        self.directory = directory
+        self.queues: dict[Queue, int] = {}
+        """Those that are loaded, and closed, with the position before each was read."""
+        self.stored, self.size, self.deleted = definitions.look(directory / DEFINITIONS)
+        for name in FILES:  # so that the loop need not wait for the disk
+            _warm(f"{directory}/{name}")
+
+    @property
+    def is_so(self) -> bool:
+        """Whether the files of the virtual host itself are as they were."""
+        name, is_same = self.directory.name, self.place.is_same
+        return all(is_same(f"{name}/{file}", self.at) for file in FILES)
+
+    @property
+    def is_whole(self) -> bool:
+        """The same of the definitions' length, by asking the disk."""
+        try:
+            return os.stat(self.directory / DEFINITIONS).st_size == self.size
+        except OSError:
+            return False
+
+    def has(self, queue: Queue) -> bool:
+        """Whether a queue is ready, and its files are as they were."""
+        at = self.queues.get(queue)
+        return at is not None and self.rests(queue, at)
+
+    def rests(self, queue: Queue, since: int) -> bool:
+        """Whether nothing behind a position has changed the files of a queue."""
+        return self.place.is_same(f"{self.directory.name}/{hashed(queue.name)}", since)
+
+
+def warm(directories: list[str]) -> None:
+    """Read what queues are loaded from, in a thread: the kernel keeps it for who comes next. What
+    cannot be read is left to that one."""
+    for directory in directories:
+        _warm_queue(directory)
+
+
+def _warm_queue(directory: str) -> None:
+    newest = ""
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if entry.name.startswith("msgs."):
+                    newest = max(newest, entry.name)
+                elif entry.name.startswith(("acks.", "meta.")) or entry.name == "deliveries":
+                    _warm(entry.path)
+                elif entry.name.startswith("prio.") and entry.is_dir(follow_symlinks=False):
+                    _warm_queue(entry.path)
+    except OSError:
+        return
+    if newest:
+        _warm(f"{directory}/{newest}")
+
+
+def _warm(path: str) -> None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return
+    try:
+        while os.read(fd, 1 << 20):
+            pass
+    except OSError:
+        pass
+    finally:
+        os.close(fd)
