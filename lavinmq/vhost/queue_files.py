@@ -269,6 +269,7 @@ class QueueFiles:
             return
         if queue.core.is_closed:  # something was read of it
             queue.core.forget()
+        queue.core.is_paused = False
         self.load(queue, queue.directory)
 
     def open_streams(self) -> None:

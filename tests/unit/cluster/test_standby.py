@@ -368,6 +368,10 @@ def is_same_as_a_start(leader: Leader, node: Node, tmp_path: Path) -> None:
             if found == wanted:
                 break
             time.sleep(0.05)
+        assert found["definitions"] == wanted["definitions"]
+        there = found["queues"], wanted["queues"]
+        others = [name for name in there[1] if there[0].get(name) != there[1][name]]
+        assert [(n, there[0].get(n)) for n in others] == [(n, there[1][n]) for n in others]
         assert found == wanted
         names = [
             queue.name for queue in inside.vhost().queues.values()
