@@ -118,7 +118,8 @@ class Standby:
             "vhosts": len(hosts),
             "queues": sum(len(each.queues) for each in hosts),
             "ready_queues": sum(
-                len(each.ahead.queues) for each in hosts if each.ahead is not None
+                len(each.ahead.queues) for each in hosts
+                if each.ahead is not None and each.ahead.is_so
             ),
         }  # fmt: skip
 
@@ -143,6 +144,8 @@ class _Ready:
         """Position of the log at which these were read; -1: they have not been."""
         self._not_before: dict[str, float] = {}
         """When a virtual host is read again, if it has to be: reading it has taken its time."""
+        self._spent_s = 0.0
+        """By the loop, for what is read just now."""
         self._look_after = 0.0
         self._looked_at = 0
         """Position of the log at the last look at all queues."""
@@ -161,19 +164,17 @@ class _Ready:
             is_so = there is not None and there.ahead is not None and there.ahead.is_so
             if is_so or time.monotonic() < self._not_before.get(name, 0.0):
                 continue
-            began = time.monotonic()
+            self._spent_s = 0.0
             try:
                 await self._read(name, place)
             finally:
-                took_s = time.monotonic() - began
-                self._not_before[name] = time.monotonic() + SHARE * took_s
+                self._not_before[name] = time.monotonic() + SHARE * self._spent_s
         if time.monotonic() >= self._look_after:
-            began, at = time.monotonic(), follower.applied
+            at, self._spent_s = follower.applied, 0.0
             for vhost in list(self.vhosts.values()):
                 await self._portions(vhost.look_again(self._looked_at))
             self._looked_at = at
-            took_s = time.monotonic() - began
-            self._look_after = time.monotonic() + max(LOOK_S, SHARE * took_s)
+            self._look_after = time.monotonic() + max(LOOK_S, SHARE * self._spent_s)
 
     async def _learn_names(self, follower: Follower) -> None:
         """Learn which virtual hosts there are. Raises: OSError, DefinitionsError."""
@@ -209,15 +210,18 @@ class _Ready:
         self.vhosts[name] = vhost
 
     async def _portions(self, steps: Iterator[list[str] | None] | Iterator[None]) -> None:
-        until = time.perf_counter() + PORTION_S
+        began = time.perf_counter()
         for directories in steps:
+            now = time.perf_counter()
+            if not directories and now < began + PORTION_S:
+                continue
+            self._spent_s += now - began
             if directories:
                 await self._real.run_in_executor(None, warm, directories)
-            elif time.perf_counter() < until:
-                continue
             else:
                 await others_first()
-            until = time.perf_counter() + PORTION_S
+            began = time.perf_counter()
+        self._spent_s += time.perf_counter() - began
 
     def let_go(self) -> Server:
         """The broker, which may change files from now on, and begins what it has been asked for."""

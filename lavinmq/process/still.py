@@ -99,7 +99,8 @@ class StillEvents:
         return kept
 
     def call_soon_threadsafe(self, callback: Call, *args: object, context: Any = None) -> Any:
-        """As the loop's. Raises: RuntimeError while it stands still: no thread is to have worked."""
+        """As the loop's. Raises: RuntimeError while it stands still: no thread is to have
+        worked."""
         if self._is_still:
             raise RuntimeError(NOT_YET)
         return self._events.call_soon_threadsafe(callback, *args, context=context)

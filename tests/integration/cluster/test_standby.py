@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import urllib.request
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,12 +23,7 @@ RESTING = 40
 BODY = b"m" * 300
 
 
-def resting(number: int) -> str:
-    """Name of a queue that nobody uses any more."""
-    return f"rests-{number}"
-
-
-def fill(leader: ClusterNode) -> None:
+def fill(leader: ClusterNode, resting: Callable[[int], str]) -> None:
     """Have queues rest there, each with as many messages as its number says, one of them taken."""
     with Wire.open(leader.port) as wire:
         wire.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
@@ -80,7 +76,11 @@ def bodies(node: ClusterNode, queue: str) -> list[bytes]:
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_queues_that_rest_are_not_read_again(cluster: Cluster, how: str) -> None:
     leader = cluster.leader()
-    fill(leader)
+
+    def resting(number: int) -> str:
+        return f"rests-{how}-{number}"
+
+    fill(leader, resting)
     with Book(cluster, name=f"standby-{how}", seed=1) as book:
         book.progress()
 
