@@ -328,6 +328,20 @@ def fill(port: int, n_queues: int, n_messages: int) -> None:
             confirmed = wire.expect(commands.Basic.Ack).delivery_tag
 
 
+def until_ready(cluster: Cluster, n_queues: int) -> None:
+    """Wait until all that follow have read so many queues ahead, if they do that at all."""
+    for node in cluster.followers() if n_queues else ():
+        ends_at = time.monotonic() + 3 * PATIENCE_S
+        while time.monotonic() < ends_at:
+            with suppress(*ENDED):
+                standby = scrape(node, "/api/cluster").json["standby"]
+                if standby is None or standby["ready_queues"] >= n_queues:
+                    break
+            time.sleep(0.2)
+        else:
+            raise measure.BenchError(f"{node} does not read ahead")
+
+
 def faults(name: str, times: int, n_queues: int, n_messages: int) -> None:
     """A row of faults: for how long nothing was confirmed."""
     took = []
@@ -341,6 +355,7 @@ def faults(name: str, times: int, n_queues: int, n_messages: int) -> None:
             declare = commands.Queue.Declare(queue=QUEUE, durable=True)
             wire.call(1, declare, commands.Queue.DeclareOk)
         for _ in range(times):
+            until_ready(cluster, n_queues)
             took.append(FAULTS[name](cluster))
             for node in cluster.nodes:
                 if node.process is not None and node.process.poll() is not None:

@@ -4,9 +4,9 @@
 # touched since are the same on both. Two paths with one hash count as one: what was not changed is
 # compared in vain, then. When there are too many, all is forgotten, and known from here on.
 # Kept in parts, so that no change waits for more than a small table that grows.
-# A follower knows the same of places, by the first two names of a path: the directory of a queue with
-# all that is in it, or what is beside those. Whoever has read them beforehand asks, from another
-# thread.
+# A follower knows the same of places, by the first two names of a path: the directory of a queue
+# with all that is in it, or what is beside those. Whoever has read them beforehand asks, from
+# another thread.
 # Called by feed.pyx, follow.pyx and door.pyx.
 
 cdef extern from "<pthread.h>" nogil:

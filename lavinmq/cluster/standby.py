@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 TURN_S: Final = 0.5
 LOOK_S: Final = 10.0
 """Between two looks at all queues, at least."""
-SHARE: Final = 50
+SHARE: Final = 20
 """What has taken a second is not done again within so many."""
 _log = log.get("lmq.standby")
 

@@ -113,8 +113,7 @@ class VHostRules:
             self._starting = None
 
     def load_positions(self) -> None:
-        """Read again what changes without anybody's order: pauses, and how far streams were read.
-        """
+        """Read again what nobody's order has to change: pauses, and how far streams were read."""
         self.paused.load()
         self.offsets.load()
 

@@ -422,3 +422,27 @@ def test_what_is_on_its_way_back_does_not_come_to_a_queue_that_was_restarted(
     bench.run()
 
     assert (queue.ready, queue.unacked) == (before, 0)
+
+
+def test_queues_may_be_read_again_before_anybody_has_looked_for_their_deadlines(
+    bench: Bench,
+) -> None:
+    for name in ("q", "r"):
+        queue = bench.queue(name)
+        bench.send(publish(name.encode(), b"late", properties(expiration="1000")))
+        bench.send(publish(name.encode(), b"stays"))
+        bench.run()
+        queue.close()
+    queues = [bench.queue(name) for name in ("q", "r")]
+    for _ in range(3):
+        for queue in queues:
+            queue.forget()
+            assert (queue.is_closed, queue.ready) == (True, 0)
+            queue.restart()
+            assert (queue.is_closed, queue.ready) == (False, 2)
+    bench.advance(MINUTE_MS)
+    assert [queue.ready for queue in queues] == [1, 1]
+    for queue in queues:
+        got = bench.get(queue)
+        assert got is not None
+        assert got.body == b"stays"
