@@ -813,6 +813,7 @@ cdef struct queue_t:
     flag_t is_sync_wanted       # a confirmed publish landed here since the last sync was asked for
     flag_t is_owing             # the same of a message that is confirmed when it comes again
     flag_t is_asleep            # its one consumer has no struct until a message comes: of MQTT
+    flag_t is_unindexed         # on the loop's list of those to be looked through for deadlines
     u8 n_breaks                 # how often a write has closed it, modulo 256
     u32 fold_at                 # of a session: its place among the targets of a publish, see fold_t
     queue_t* tick_next

@@ -127,6 +127,9 @@ cdef void queue_want_index(queue_t* q) noexcept nogil:
             st.index_at = st.segs[0].id
             st.index_last = st.wseg.id
             st.index_end = st.wseg.size
+    if q.is_unindexed:
+        return                      # loaded again before anybody has looked
+    q.is_unindexed = True
     q.refs += 1
     q.index_next = q.loop.unindexed
     q.loop.unindexed = q
@@ -189,6 +192,7 @@ cdef void loop_index(loop_t* loop) noexcept nogil:
         if not q.is_deleted and not q.is_closed and queue_index_next(q):
             break
         loop.unindexed = q.index_next
+        q.is_unindexed = False
         queue_unref(q)
 
 

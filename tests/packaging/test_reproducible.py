@@ -46,6 +46,7 @@ print(made.objects[0])
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1800)  # it builds all of it
 @pytest.mark.xdist_group("machines")
 def test_another_directory_makes_the_same_bytes() -> None:
     if not (DIST / "lavinmq").exists():
