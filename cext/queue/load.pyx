@@ -23,12 +23,12 @@ cdef void store_forget(store_t* st, pool_t* pool):
     cdef const char* dirname = st.dirname
     cdef bytes basename = st.basename
     cdef u32 segment_size = st.segment_size
-    cdef bint is_durable = st.is_durable
+    cdef bint is_durable = st.is_durable, is_nested = st.is_nested, is_stream = st.is_stream
     cdef u8 level = st.level
     store_release(st, pool)
     if store_init(st, st.loop, dirname, basename, segment_size, is_durable):
         raise MemoryError()
-    st.level = level
+    st.level, st.is_nested, st.is_stream = level, is_nested, is_stream
 
 
 cdef void queue_forget(queue_t* q):

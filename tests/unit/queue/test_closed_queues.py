@@ -19,6 +19,8 @@ from tests.support.core import Bench, TimedEvents, properties, publish, settle
 from tests.support.streams import stored_offsets
 
 MINUTE_MS = 60_000
+STREAM_META = 28
+"""Bytes of a file that counts a segment of a stream."""
 KINDS: dict[str, dict[str, Any]] = {
     "durable": {},
     "transient": {"durable": False},
@@ -446,3 +448,39 @@ def test_queues_may_be_read_again_before_anybody_has_looked_for_their_deadlines(
         got = bench.get(queue)
         assert got is not None
         assert got.body == b"stays"
+
+
+def test_a_stream_that_was_restarted_goes_on_as_one(bench: Bench) -> None:
+    """It took itself for a queue, whose counts of segments are shorter, and synced less."""
+    stream = broken_stream(bench, 3)
+    stream.restart()
+    for number in range(30):
+        bench.send(publish(b"s", b"%03d" % number + bytes(900)))
+        bench.run()
+    stream.close()
+    sizes = {each.stat().st_size for each in Path(bench.directory, "s").glob("meta.*")}
+    assert sizes == {STREAM_META}
+
+
+def test_a_queue_may_be_restarted_before_anybody_has_looked_for_deadlines(bench: Bench) -> None:
+    """It was on the loop's list twice then."""
+    queue = broken(bench, 2)
+    directory, away = bench.directory / "q", bench.directory / "away"
+    for _ in range(3):
+        queue.restart()
+        directory.rename(away)
+        directory.write_bytes(b"no directory")
+        bench.send(publish(b"q", bytes(900)) * 5)
+        bench.run()
+        assert queue.is_closed
+        directory.unlink()
+        away.rename(directory)
+    queue.restart()
+    bench.advance(MINUTE_MS)
+    bodies = []
+    for _ in range(queue.ready):
+        got = bench.get(queue)
+        assert got is not None
+        bodies.append(got.body[:3])
+    assert queue.ready == 0
+    assert bodies[:10] == [b"%03d" % number for number in range(10)]
