@@ -37,7 +37,11 @@ class Ring:
 
     @property
     def n_resets(self) -> int:
-        """How often that has happened."""
+        """How often that has happened, or files have become others past all changes."""
+
+    def replaced(self) -> None:
+        """Files are about to become others, or have, but not by changes: what is known of them
+        counts no more, and `n_resets` rises. From any thread."""
 
     def is_same(self, path: str, since: int) -> bool:
         """Whether followers have changed nothing behind a position at a place: the directory of a

@@ -52,6 +52,11 @@ cdef class Ring:
         touched_forget(self.r.touched, position)
         places_forget(self.r.places, position)
 
+    def replaced(self) -> None:
+        """Files have become others, past all changes. See the stub."""
+        self.n_resets += 1
+        places_forget(self.r.places, position_hear(&self.r.head))
+
     def is_same(self, str path, u64 since) -> bool:
         """Whether what is at a place is as a follower had it at a position. See the stub."""
         cdef bytes raw = os.fsencode(path)

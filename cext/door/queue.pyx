@@ -657,7 +657,7 @@ cdef class Queue:
     @is_paused.setter
     def is_paused(self, bint value) -> None:
         self.q.is_paused = value
-        if not value:
+        if not value and not self.loop.t.is_reading:
             loop_clock(&self.loop.t)        # time may have passed: nobody has sent anything
             if self.q.stream != NULL:
                 stream_wake(self.q.stream)

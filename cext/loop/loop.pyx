@@ -350,6 +350,7 @@ cdef class Loop:
     @is_reading.setter
     def is_reading(self, bint value) -> None:
         self.t.is_reading = value
+        loop_clock(&self.t)         # nobody may have had a turn for long
 
     @property
     def n_kept_out(self) -> int:

@@ -200,6 +200,8 @@ cdef load_deleted(queue_t* q, store_t* st, seg_t* seg, i64 gone, list notes):
         raise os_error(st, "msgs", seg.id)
     q.ready_bytes += seg.size - SEGMENT_HEADER - gone
     if seg.n_deleted * 4 != seg.ack_size and not seg.damaged_at:
+        if is_kept_out(st.loop):
+            raise os_error(st, "acks", seg.id)
         path = f"{store_directory(st)}/acks.{seg.id:010d}"
         if seg.ack_size // 4 < seg.n_deleted:
             notes.append(f"{path}: {seg.n_deleted - seg.ack_size // 4} positions of deleted"

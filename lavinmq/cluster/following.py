@@ -182,7 +182,7 @@ class Following:
 
     def _once(self) -> None:
         """Connect, and follow until the connection ends. Raises: OSError, PeerError."""
-        finish(self._root, self._standing, self._integrity)
+        finish(self._root, self._standing, self._integrity, self._ring.replaced)
         sock = socket.create_connection(self._address, CONNECT_S)
         with sock:
             with self._lock:
@@ -312,7 +312,9 @@ class Following:
             raise PeerError("it does not say what is to be done with its files")
         self._note(is_whole=False)
         self.history = History()
+        self._ring.replaced()
         copy.place()
+        self._ring.replaced()  # meanwhile somebody may have read
         integrity = self._integrity
         self._standing.is_damaged = False  # before: what is found from here on says so itself
         if integrity is not None and not integrity.repaired(since):

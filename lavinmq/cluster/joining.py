@@ -413,16 +413,24 @@ def remove_stage(root: str) -> None:
     shutil.rmtree(os.path.join(root, STAGE), ignore_errors=True)
 
 
-def finish(root: str, standing: Standing, integrity: Integrity | None = None) -> None:
+def finish(
+    root: str, standing: Standing, integrity: Integrity | None = None,
+    on_replaced: Callable[[], object] = bool,
+) -> None:  # fmt: skip
     """Go on with what an end of the process, or an error, came between; if that is not possible,
-    the files stay between two states, and the next join replaces them. Raises: OSError."""
+    the files stay between two states, and the next join replaces them. Raises: OSError.
+
+    Args: on_replaced: is called before files are replaced, and afterwards.
+    """
     begun = None if standing.is_whole else Copy.begun(root, integrity)
     if begun is not None:
+        on_replaced()
         try:
             begun.place()
         except OSError as error:
             _log.error("the files are not whole: %s: %s", error.filename, error.strerror)
         else:
+            on_replaced()
             standing.note(is_whole=True)
     remove_stage(root)
 

@@ -9,7 +9,6 @@ Source: docs/formats.md.
 """
 
 import json
-import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, count
@@ -19,8 +18,9 @@ from typing import Any, TypeVar
 from lavinmq.errors import DefinitionsError
 from lavinmq.files.saving import Disk, Save, SavedFile, json_list, json_table, json_text
 from lavinmq.files.whole import read_regular, write_atomic
+from lavinmq.process.log import get
 
-log = logging.getLogger("lmq.json_file")
+log = get("lmq.json_file")
 
 T = TypeVar("T")
 
@@ -42,6 +42,11 @@ class JsonFile:
         self._damaged: bytes | None = None
         self._why_unread = ""
         self._kept: list[Any] = []
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that the file had was read, when that was tried last."""
+        return self._damaged is None and not self._why_unread and not self._kept
 
     def release(self) -> None:
         """Write nothing more, see `SavedFile.release`. In a thread."""

@@ -8,7 +8,6 @@ served whom it limits.
 Source: docs/policies.md, docs/formats.md.
 """
 
-import logging
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -18,8 +17,9 @@ from lavinmq.arguments.keys import is_integer
 from lavinmq.errors import DefinitionsError
 from lavinmq.files.json_file import JsonFile
 from lavinmq.files.saving import Disk
+from lavinmq.process.log import get
 
-log = logging.getLogger("lmq.limits")
+log = get("lmq.limits")
 
 VHOST_LIMITS: Final = ("max-connections", "max-queues")
 USER_LIMITS: Final = ("max-connections", "max-channels")

@@ -6,12 +6,12 @@ for each pattern, and `stumbles` counts. An operation that asks many patterns ha
 Source: docs/policies.md. Why PCRE2: decision record 0042.
 """
 
-import logging
 from typing import Final
 
 from lavinmq._pcre import Expression, LimitReached
+from lavinmq.process.log import get
 
-log = logging.getLogger("lmq.pattern")
+log = get("lmq.pattern")
 
 SEARCHES: Final = 4
 """Searches that take too long, for one queue or exchange: two milliseconds."""

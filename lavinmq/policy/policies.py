@@ -6,7 +6,6 @@ place. What a definition does to a queue is merged in `features.py` and brought 
 `vhost/rules.py`. Source: docs/policies.md, docs/formats.md.
 """
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,8 +20,9 @@ from lavinmq.nearest import VERY_LIKE, nearest
 from lavinmq.policy import features
 from lavinmq.policy.features import Definition
 from lavinmq.policy.pattern import Patience, Pattern
+from lavinmq.process.log import get
 
-log = logging.getLogger("lmq.policy")
+log = get("lmq.policy")
 
 TARGETS: Final = MappingProxyType(
     {

@@ -20,10 +20,12 @@ import os
 import select
 import stat
 import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, MutableMapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, TextIO
 
@@ -70,20 +72,37 @@ class Entry(NamedTuple):
     """About the milliseconds since the epoch; each entry of a process has a higher one."""
 
 
+Line = Callable[[], object]
+"""Says it."""
+
+
+class _Hushed(threading.local):
+    lines: list[Line] | None = None
+    """What this thread has had to say, None: it says so at once."""
+
+
+_hushed = _Hushed()
+
+
+@contextmanager
+def hushed(lines: list[Line]) -> Iterator[None]:
+    """Have what is logged in the block, in this thread and by any `Log`, put on a list instead."""
+    before, _hushed.lines = _hushed.lines, lines
+    try:
+        yield
+    finally:
+        _hushed.lines = before
+
+
 class Log(logging.LoggerAdapter[logging.Logger]):
     """A source to log to, with context that is written in brackets before each text."""
 
-    is_hushed = False
-    """Whether nothing is logged: somebody only tries something."""
-    n_hushed = 0
-    """How much that an operator should notice was left out for that."""
-
-    def isEnabledFor(self, level: int) -> bool:
-        """Whether entries of a level are logged."""
-        if self.is_hushed:
-            self.n_hushed += level >= NOTICE
-            return False
-        return super().isEnabledFor(level)
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """Log something now, or when whoever has it hushed says it."""
+        if _hushed.lines is None:
+            super().log(level, msg, *args, **kwargs)
+        elif self.isEnabledFor(level):
+            _hushed.lines.append(partial(super().log, level, msg, *args, **kwargs))
 
     def trace(self, text: str, *args: object, **kwargs: Any) -> None:
         """Log what only a developer wants to see."""

@@ -17,6 +17,7 @@ from lavinmq.files.directories import hashed
 
 if TYPE_CHECKING:
     from lavinmq.files.definitions import Definitions
+    from lavinmq.process.log import Line
     from lavinmq.vhost.queue import Queue
 
 DEFINITIONS: Final = "definitions.amqp"
@@ -54,6 +55,12 @@ class Ahead:
         self.directory = directory
         self.queues: dict[Queue, int] = {}
         """Those that are loaded, and closed, with the position before each was read."""
+        self.tried: dict[Queue, int] = {}
+        """Those that were not as they should be, and when."""
+        self.n_ready = 0
+        """How many were ready when that was looked at last."""
+        self.lines: list[Line] = []
+        """What there is to say of it once it is served."""
         self.stored, self.size, self.deleted = definitions.look(directory / DEFINITIONS)
         for name in FILES:  # so that the loop need not wait for the disk
             _warm(f"{directory}/{name}")
@@ -76,6 +83,12 @@ class Ahead:
         """Whether a queue is ready, and its files are as they were."""
         at = self.queues.get(queue)
         return at is not None and self.rests(queue, at)
+
+    def is_news(self, queue: Queue, since: int) -> bool:
+        """Whether a queue that is not ready is to be read: it has changed since that was tried, and
+        rests since a position."""
+        tried = self.tried.get(queue)
+        return self.rests(queue, since) and (tried is None or not self.rests(queue, tried))
 
     def rests(self, queue: Queue, since: int) -> bool:
         """Whether nothing behind a position has changed the files of a queue."""

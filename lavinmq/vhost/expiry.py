@@ -77,6 +77,7 @@ class QueueExpiry:
         """No queue expires from now on, also of those whose consumers are still to leave."""
         self._is_stopped = True
         self._due_s.clear()
+        self._used_s.clear()
         self._heap.clear()
         if self._timer is not None:
             self._timer.cancel()

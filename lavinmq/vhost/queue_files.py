@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -44,6 +44,8 @@ Entries: TypeAlias = "dict[str, _core.Entry]"
 Look: TypeAlias = "Callable[[], Entries | None]"
 """Tells what is in a directory; None: it is not there. Raises: OSError."""
 NAME_FILE: Final = ".queue"
+MOST_DELAYED: Final = 256 << 10
+"""Bytes of delayed messages that are read ahead: their index is made in one step."""
 FEW_STREAMS: Final = 4
 """Whose files are synced one by one; one sync of the file system is cheaper than those of more."""
 
@@ -222,7 +224,8 @@ class QueueFiles:
         """Read what the directory of a durable queue holds, and make one where there is none. Args:
         look: tells what is in it, if somebody knows."""
         if self.ahead is not None:
-            self.load_ahead(self.ahead, queue, directory)
+            for _ in self.load_ahead(self.ahead, queue, directory):
+                pass
             return
         self._recorded.name_added()
         look = look or partial(_core.entries_in, directory)
@@ -243,24 +246,35 @@ class QueueFiles:
             self.identify(queue)
             self._held.append(queue)
 
-    def load_ahead(self, ahead: Ahead, queue: Queue, directory: str) -> None:
+    def load_ahead(self, ahead: Ahead, queue: Queue, directory: str) -> Iterator[None]:
         """The same of a queue that nobody is served by yet, and of files that may change meanwhile:
-        it is ready if they were as an orderly load leaves them."""
+        it is ready if they were as an orderly load leaves them. A segment in each step."""
         if not can_be_ready(queue):
             return
-        at = ahead.place.position()
+        core = queue.core
+        ahead.tried[queue] = at = ahead.place.position()
         n_refused = self._loop.n_kept_out
         try:
             entries = _core.entries_in(directory)
             if entries is None or not _is_named(queue, entries.get(NAME_FILE)):
                 return
-            queue.core.is_paused = pause.is_marked(directory, entries, self._disk.changes)
-            notes = queue.core.load(entries, is_held=True)
+            if queue.is_internal and sum(each.size for each in entries.values()) > MOST_DELAYED:
+                return
+            core.is_paused = pause.is_marked(directory, entries, self._disk.changes)
+            if sum(name.startswith(("msgs.", "prio.")) for name in entries) < 2:
+                notes = core.load(entries, is_held=True)
+            else:
+                core.forget()
+                steps = _core.Restart(core, is_held=True)
+                for _ in steps:
+                    yield
+                notes = steps.notes
         except (OSError, ValueError):
             return
-        core, was_refused = queue.core, self._loop.n_kept_out != n_refused
+        was_refused = self._loop.n_kept_out != n_refused
         if not (notes or was_refused or core.take_damage() or core.lost or core.read_error):
             ahead.queues[queue] = at
+            del ahead.tried[queue]
 
     def take_over(self, queue: Queue, *, is_ready: bool) -> None:
         """Serve a queue of which all was read ahead, or read it now."""
@@ -269,7 +283,8 @@ class QueueFiles:
             return
         if queue.core.is_closed:  # something was read of it
             queue.core.forget()
-        queue.core.is_paused = False
+        if queue.core.is_paused:
+            queue.core.is_paused = False
         self.load(queue, queue.directory)
 
     def open_streams(self) -> None:

@@ -29,6 +29,7 @@ from lavinmq.policy.limits import VHostLimits
 from lavinmq.policy.parameters import ParameterStore
 from lavinmq.policy.pattern import Patience
 from lavinmq.policy.policies import Policy, PolicyStore
+from lavinmq.process.log import hushed
 from lavinmq.process.portions import in_portions
 from lavinmq.vhost.exchange import Exchange
 from lavinmq.vhost.queue import Queue
@@ -103,6 +104,23 @@ class VHostRules:
         Raises: DefinitionsError when policies or limits cannot be read or understood."""
         for store in self._stores:
             store.load()
+        self._begin()
+
+    def load_ahead(self) -> None:
+        """The same, before `load_parameters` reads once more what is not needed to go on. Raises:
+        DefinitionsError."""
+        for store in (self.policies, self.operator_policies, self.limits):
+            store.load()
+        with hushed([]):
+            self.load_parameters()
+        self._begin()
+
+    def load_parameters(self) -> None:
+        """Read parameters, and what belongs to them and changes without anybody's order."""
+        for store in (self.parameters, self.paused, self.offsets):
+            store.load()
+
+    def _begin(self) -> None:
         self._start = Patience(PATIENCE_OF_START)
         self._starting = self._call_soon(self._started)
 
@@ -111,11 +129,6 @@ class VHostRules:
         if self._starting is not None:
             self._starting.cancel()
             self._starting = None
-
-    def load_positions(self) -> None:
-        """Read again what nobody's order has to change: pauses, and how far streams were read."""
-        self.paused.load()
-        self.offsets.load()
 
     def _started(self) -> None:
         """The loop turns: policies that took too long for the start come to what was left out."""

@@ -22,7 +22,7 @@ from lavinmq.arguments import exchange_types
 from lavinmq.arguments.names import check_name, check_prefix, failed, missing, refused
 from lavinmq.arguments.stream import is_stream
 from lavinmq.auth.identity import Identity
-from lavinmq.errors import ChannelError, DefinitionsError, ReplyCode
+from lavinmq.errors import ChannelError, ReplyCode
 from lavinmq.fieldtable import EMPTY, FieldTable
 from lavinmq.files.definitions import Definitions, ExchangeDef, QueueDef
 from lavinmq.files.deleted import DOOMED
@@ -190,9 +190,8 @@ class VHost:
         Raises: DefinitionsError, OSError: nothing of it can be ready.
         """
         self.ahead = self.files.ahead = ahead
-        self._log.is_hushed = True
         stored = ahead.stored
-        self.rules.load()
+        self.rules.load_ahead()
         yield from loading.load_exchanges(
             stored.exchanges, self._load_exchange, self.recorded, self._log
         )
@@ -201,18 +200,27 @@ class VHost:
             if at % WARMED == 0:
                 few = stored.queues[at : at + WARMED]
                 yield [f"{self.files.stored}/{hashed(each.name)}" for each in few]
-            self._load_queue(queue, f"{self.files.stored}/{hashed(queue.name)}")
+            path = f"{self.files.stored}/{hashed(queue.name)}"
+            yield from self.files.load_ahead(ahead, self._stored_queue(queue, path), path)
             yield None
         yield from loading.load_bindings(stored.bindings, self.bindings, self.recorded, self._log)
-        if self._log.n_hushed:
-            raise DefinitionsError(f"{self.directory}: there is something to say of it")
         ahead.stored = Definitions()
+        ahead.n_ready = len(ahead.queues)
 
     def drop(self) -> Iterator[None]:
-        """Let go of it, in short steps; `abandon` has to follow."""
+        """Let go of what stands ready, in short steps; `abandon` has to follow. Nothing of it leads
+        to the rest any more: a node that follows may have no collector of garbage."""
+        if self.ahead is not None:
+            self.ahead.queues.clear()
+            self.ahead.tried.clear()
+        for exchange in self.exchanges.values():
+            while exchange.bindings:
+                exchange.bindings.popitem()
+                yield
         while self.queues:
             self.queues.popitem()[1].core.delete()
             yield
+        self.exchanges.clear()
 
     def look_again(self, since: int) -> Iterator[list[str] | None]:
         """Read queues again that have changed since they were read, and rest since a position of
@@ -220,22 +228,26 @@ class VHost:
         ahead = self.ahead
         if ahead is None:
             return
+        n_ready = 0
         for queue in list(self.queues.values()):
-            has_changed = can_be_ready(queue) and not ahead.has(queue)
-            if has_changed and ahead.rests(queue, since):
+            if can_be_ready(queue) and not ahead.has(queue) and ahead.is_news(queue, since):
                 ahead.queues.pop(queue, None)
                 yield [queue.directory]
                 queue.core.forget()
-                self.files.load_ahead(ahead, queue, queue.directory)
+                yield from self.files.load_ahead(ahead, queue, queue.directory)
+            n_ready += queue in ahead.queues and ahead.has(queue)
             yield None
+        ahead.n_ready = n_ready
 
     def _take_over(self, ahead: Ahead) -> None:
         """Nobody else changes the files any more: read what has changed, and serve all of it."""
         self.ahead = self.files.ahead = None
-        self._log.is_hushed = False
+        for say in ahead.lines:
+            say()
         self.recorded.take(ahead.size, ahead.deleted)
         self._expiry.restart()
-        self.rules.load_positions()
+        self.rules.load_parameters()
+        self.bridge.look()
         self._keys.load_exchanges(self.exchanges.values())
         n_read = 0
         for queue in list(self.queues.values()):
@@ -251,11 +263,13 @@ class VHost:
             stored.arguments,
         )  # fmt: skip
 
-    def _load_queue(self, stored: QueueDef, directory: str, look: Look | None = None) -> None:
-        queue = self._add_queue(
+    def _load_queue(self, stored: QueueDef, directory: str, look: Look) -> None:
+        self.files.load(self._stored_queue(stored, directory), directory, look)
+
+    def _stored_queue(self, stored: QueueDef, directory: str) -> Queue:
+        return self._add_queue(
             stored.name, True, stored.auto_delete, None, stored.arguments, directory
         )
-        self.files.load(queue, directory, look)
 
     def _add_built_in(self) -> None:
         absent = [(name, kind) for name, kind in BUILT_IN if name not in self.exchanges]

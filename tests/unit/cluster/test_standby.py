@@ -39,6 +39,7 @@ from lavinmq.files.directories import hashed
 from lavinmq.policy.parameters import Parameter
 from lavinmq.process.systemd import Service
 from lavinmq.server import Server
+from lavinmq.vhost.ahead import Place
 from lavinmq.vhost.queue import Queue
 from lavinmq.vhost.vhost import VHost
 from tests.support.inside import Inside
@@ -127,7 +128,9 @@ class Node:
 
     def look(self) -> None:
         """Read what can be read now; files may be anything while they are changed."""
-        work = self.ready.go_on(self.copy.follower, self.copy.follower.ring)
+        copy = self.copy
+        place = Place(lambda: copy.follower.applied, copy.follower.ring.is_same)
+        work = self.ready.go_on(place)
         with suppress(DefinitionsError, OSError):
             asyncio.run_coroutine_threadsafe(work, self.events).result(20)
 
@@ -339,6 +342,7 @@ def node(leader: Leader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     """A follower from now on, with what stands ready on it."""
     monkeypatch.setattr(standby, "LOOK_S", 0.0)
     monkeypatch.setattr(standby, "SHARE", 0)
+    monkeypatch.setattr(standby, "AGAIN_S", 0.0)
     with ExitStack() as stack:
         source: Any = SimpleNamespace(root=leader.root, feed=leader.feed)
         copy = stack.enter_context(closing(Copy(source, tmp_path / "copy")))
