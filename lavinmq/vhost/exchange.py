@@ -152,6 +152,17 @@ class Exchange:
         """Whether messages wait here that have a header `x-delay`."""
         return is_delayed(self.arguments, self.features)
 
+    def emptied(self) -> Iterator[None]:
+        """Forget all bindings, one in each step, of an exchange that nobody is served by."""
+        while self.bindings:
+            self.bindings.popitem()
+            yield
+        while self._paths:
+            self._paths.popitem()
+            yield
+        self.incoming.clear()
+        self.waiting = None
+
     def live_bindings(self) -> Iterator[tuple[Destination, str, FieldTable]]:
         """Its bindings as of now, without those to what is deleted and has so many that some stay
         for a moment."""

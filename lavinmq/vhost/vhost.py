@@ -214,9 +214,7 @@ class VHost:
             self.ahead.queues.clear()
             self.ahead.tried.clear()
         for exchange in self.exchanges.values():
-            while exchange.bindings:
-                exchange.bindings.popitem()
-                yield
+            yield from exchange.emptied()
         while self.queues:
             self.queues.popitem()[1].core.delete()
             yield
