@@ -118,7 +118,8 @@ class Server:
         self.broker.integrity = integrity
         if integrity is not None:
             broker, events = self.broker, self.events
-            integrity.observe(broker.loop)
+            if broker.loop not in integrity.observed:
+                integrity.observe(broker.loop)
             integrity.on_looked = lambda: events.call_soon_threadsafe(broker.read_again)
 
     @property

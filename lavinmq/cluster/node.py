@@ -143,7 +143,7 @@ class Node:
             config, events, self._ring, lambda: self._following, self._only_reads, integrity
         ) if is_wanted(config) else None  # fmt: skip
         self._standby = Standby(
-            config, events, service, self._ring, lambda: self._following
+            config, events, service, self._ring, lambda: self._following, integrity
         ) if config.clustering_hot_standby else None  # fmt: skip
         self._status = Status(
             self._coordinator, self._ring, config.clustering_min_insync_replicas,

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lavinmq._cluster import Ring
     from lavinmq.cluster.following import Following
     from lavinmq.config.values import Config
+    from lavinmq.integrity.keeper import Integrity
     from lavinmq.process.systemd import Service
 
 TURN_S: Final = 0.5
@@ -46,18 +47,19 @@ _log = log.get("lmq.standby")
 class Standby:
     """What stands ready on one node, until it is taken.
 
-    Args: following: who follows the leader now.
+    Args: following: who follows the leader now; integrity: the sums of the files.
     """
 
     def __init__(
         self, config: Config, events: asyncio.AbstractEventLoop, service: Service, ring: Ring,
-        following: Callable[[], Following | None],
+        following: Callable[[], Following | None], integrity: Integrity | None = None,
     ) -> None:  # fmt: skip
         self._config = config
         self._events = events
         self._service = service
         self._ring = ring
         self._following = following
+        self._integrity = integrity
         self._ready: _Ready | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -88,7 +90,10 @@ class Standby:
         if following is None or follower is None or not following.is_joined:
             return  # what is ready may be wanted just now
         if self._ready is None:
-            self._ready = _Ready(self._config, self._events, self._service, self._ring.n_resets)
+            ready = self._ready = _Ready(
+                self._config, self._events, self._service, self._ring.n_resets, self._integrity
+            )
+            await ready.know_sums()
         await self._ready.go_on(Place(self._position, self._ring.is_same))
 
     def _position(self) -> int:
@@ -140,9 +145,11 @@ class _Ready:
     """A broker at rest, and what has been read for it."""
 
     def __init__(
-        self, config: Config, events: asyncio.AbstractEventLoop, service: Service, n_resets: int
-    ) -> None:
+        self, config: Config, events: asyncio.AbstractEventLoop, service: Service, n_resets: int,
+        integrity: Integrity | None = None,
+    ) -> None:  # fmt: skip
         self.n_resets = n_resets
+        self._integrity = integrity
         self._root = Path(config.data_dir)
         self._real = events
         self._events = StillEvents(events)
@@ -150,6 +157,8 @@ class _Ready:
         broker = self._server.broker
         broker.loop.is_reading = True
         broker.disk.changes.is_kept_out = True
+        if integrity is not None:
+            integrity.observe(broker.loop)
         self.vhosts = broker.vhosts.ready
         self._names: set[str] = set()
         self._named_at = -1
@@ -162,6 +171,12 @@ class _Ready:
         self._n_left = 0
         self._looked_at = 0
         """Position of the log at the last look at all queues."""
+
+    async def know_sums(self) -> None:
+        """Have what is read compared from the beginning: to learn all sums takes longer than to
+        load all queues."""
+        if self._integrity is not None:
+            await self._real.run_in_executor(None, self._integrity.before_reading)
 
     async def go_on(self, place: Place) -> None:
         """Read what is new, and what has changed and rests. Raises: OSError, DefinitionsError."""
@@ -272,4 +287,6 @@ class _Ready:
             for _ in vhost.drop():
                 pass
             vhost.abandon()
+        if self._integrity is not None:
+            self._integrity.leave(self._server.broker.loop)
         self._server.broker.loop.stop()

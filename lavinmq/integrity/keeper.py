@@ -85,6 +85,7 @@ class Integrity:
         """Unix time at which the last whole pass ended; 0: none has."""
         self._readers = Readers(root, takes_older=is_alone)
         self._newcomers: list[_core.Loop] = []
+        self._greeted: list[_core.Loop] = []
         """Of brokers that wait until they know the sums that there are."""
         self._scrub: Scrub | None = None
         self._life: Life | None = None
@@ -153,9 +154,15 @@ class Integrity:
         if self._touches is not None:
             _core.touch_files(loop, self._root, self._touches.fd)
 
+    @property
+    def observed(self) -> tuple[_core.Loop, ...]:
+        """The brokers whose changes are noted."""
+        return self._readers.loops
+
     def leave(self, loop: _core.Loop) -> None:
         """A broker changes and reads nothing any more. Idempotent."""
         self._readers.remove(loop)
+        self._greeted = [each for each in self._greeted if each is not loop]
         _core.touch_files(loop, self._root, -1)
         self._have_greeted([loop])
 
@@ -165,7 +172,9 @@ class Integrity:
             return  # there are none
         with self._asked:
             loops = self._readers.loops
-            self._newcomers += [each for each in loops if each not in self._newcomers]
+            self._newcomers += [
+                each for each in loops if each not in self._newcomers and each not in self._greeted
+            ]
             if self._thread is not None:
                 self._wake.set()
                 self._asked.wait_for(
@@ -191,6 +200,7 @@ class Integrity:
         """These wait no more."""
         with self._asked:
             self._newcomers = [each for each in self._newcomers if each not in loops]
+            self._greeted = [*self._greeted, *loops]
             self._asked.notify_all()
 
     @property
