@@ -1,5 +1,6 @@
 """A priority queue that was restarted: the directory of a level that is new then is on disk when
-its first message is, as that of any other queue."""
+its first message is, as that of any other queue. The lowest level is in memory from the beginning,
+so that is the one that could forget what it is."""
 
 from __future__ import annotations
 
