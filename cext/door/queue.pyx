@@ -452,7 +452,7 @@ cdef class Queue:
         return notes
 
     def forget(self) -> None:
-        """Let go of what was loaded, as if nobody had: files stay. Of a queue that is not served."""
+        """Let go of what was loaded, of a queue that is not served: files stay."""
         if not self.q.is_deleted:
             self.compaction = None
             queue_shut(self.q, True)

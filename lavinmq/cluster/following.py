@@ -313,8 +313,10 @@ class Following:
         self._note(is_whole=False)
         self.history = History()
         self._ring.replaced()
-        copy.place()
-        self._ring.replaced()  # meanwhile somebody may have read
+        try:
+            copy.place()
+        finally:
+            self._ring.replaced()  # meanwhile somebody may have read
         integrity = self._integrity
         self._standing.is_damaged = False  # before: what is found from here on says so itself
         if integrity is not None and not integrity.repaired(since):

@@ -160,7 +160,7 @@ class Exchange:
         while self._paths:
             self._paths.popitem()
             yield
-        self.incoming.clear()
+        self.incoming = {}
         self.waiting = None
 
     def live_bindings(self) -> Iterator[tuple[Destination, str, FieldTable]]:
