@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from lavinmq.config.values import Config
     from lavinmq.integrity.keeper import Integrity
     from lavinmq.process.systemd import Service
+    from lavinmq.vhost.vhost import VHost
 
 TURN_S: Final = 0.5
 AGAIN_S: Final = 2.0
@@ -193,7 +194,8 @@ class _Ready:
                 continue
             self._spent_s = 0.0
             try:
-                await self._read(name, place)
+                if there is None or not await self._catch_up(there):
+                    await self._read(name, place)
             except (OSError, DefinitionsError) as error:
                 _log.debug("virtual host %r is not ready: %s", name, error)
             finally:
@@ -250,6 +252,22 @@ class _Ready:
             vhost.abandon()
             raise
         self.vhosts[name] = vhost
+
+    async def _catch_up(self, vhost: VHost) -> bool:
+        """Have what was read of a virtual host be as its definitions have become. Returns: False:
+        it has to be read anew."""
+        ahead = vhost.ahead
+        if ahead is None:
+            return False
+        try:
+            news = await self._real.run_in_executor(None, ahead.news)
+            if news is None:
+                return False
+            await self._portions(vhost.catch_up(news, is_read=True), ahead.lines)
+        except (OSError, DefinitionsError, ValueError) as error:
+            _log.debug("virtual host %r is read anew: %s", vhost.name, error)
+            return False
+        return True
 
     async def _portions(
         self, steps: Iterator[list[str] | None] | Iterator[None], lines: list[log.Line]

@@ -192,7 +192,7 @@ class DefinitionsFile:
             raise
 
     def take(self, size: int, deleted: int) -> None:
-        """Open the file for appending, of which `look` has told all. Raises: OSError."""
+        """Open the file for appending, of which a `Reader` has told all. Raises: OSError."""
         self._open()
         self._size, self.deleted = size, deleted
 
@@ -461,26 +461,114 @@ def _frame(class_id: int, method_id: int, *arguments: str | int | FieldTable) ->
 # --- reading ----------------------------------------------------------------------------------
 
 
-def look(path: Path) -> tuple[Definitions, int, int]:
-    """The sum of a file that somebody else may be writing, its bytes, and how many of its records
-    compaction would remove. Raises: DefinitionsError, also if anything in it cannot be read."""
-    try:
-        data = read_regular(str(path))
-    except OSError as error:
-        raise DefinitionsError(f"{path}: {error.strerror}") from error
-    if not data.startswith(VERSION):
-        raise DefinitionsError(f"{path}: unknown version {data[:4].hex()}")
-    fold, end = _Fold(), len(VERSION)
-    try:
+News = tuple[bool, ExchangeDef | QueueDef | BindingDef]
+"""Whether it is there from now on, and what it is. Of a queue that is gone only the name counts."""
+
+
+class Reader:
+    """Reads a file that somebody else writes: what it adds up to, and later what has come to it.
+
+    It stays open, so that no other file can pass for it. In a thread.
+    Raises: DefinitionsError, also when anything in it cannot be read.
+    """
+
+    _fd = -1
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise DefinitionsError(f"{path}: {error.strerror}") from error
+        try:
+            self._read(read_regular(f"/proc/self/fd/{self._fd}"))
+        except OSError as error:
+            self.close()
+            raise DefinitionsError(f"{path}: {error.strerror}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _read(self, data: bytes) -> None:
+        if not data.startswith(VERSION):
+            raise DefinitionsError(f"{self._path}: unknown version {data[:4].hex()}")
+        fold, last, end = _Fold(), 0, len(VERSION)
+        try:
+            while end < len(data):
+                method, arguments, after = _record(data, end)
+                fold.apply(method, arguments, end)
+                last, end = end, after
+        except _DamagedError as damage:
+            raise DefinitionsError(f"{self._path}: damaged at byte {end} ({damage})") from damage
+        if fold.skipped:
+            raise DefinitionsError(f"{self._path}: definitions that make no sense")
+        self.stored = fold.result()
+        self.size = end
+        """Bytes up to the end of the last record that was read."""
+        self.deleted = fold.deleted
+        """Records that compaction would remove."""
+        self._last = data[last:end]
+
+    def news(self) -> list[News] | None:
+        """What was recorded since it was asked last, in its order. Returns: None if that cannot be
+        said: all of it has to be read anew. Raises: OSError."""
+        there, own = os.stat(self._path), os.fstat(self._fd)
+        if (there.st_dev, there.st_ino) != (own.st_dev, own.st_ino):
+            return None
+        end = len(self._last)  # a record that was taken back had others in its place
+        data = os.pread(self._fd, own.st_size - self.size + end, self.size - end)
+        if not data.startswith(self._last):
+            return None
+        news: list[News] = []
+        n_deleted = 0
         while end < len(data):
-            method, arguments, after = _record(data, end)
-            fold.apply(method, arguments, end)
+            try:
+                method, arguments, after = _record(data, end)
+            except _DamagedError:
+                break  # it is being written
+            try:
+                news.append(_news(method, arguments))
+            except (FieldTableError, LookupError):
+                return None
+            n_deleted += not news[-1][0]
+            self._last = data[end:after]
+            self.size += after - end
             end = after
-    except _DamagedError as damage:
-        raise DefinitionsError(f"{path}: damaged at byte {end} ({damage})") from damage
-    if fold.skipped:
-        raise DefinitionsError(f"{path}: definitions that make no sense")
-    return fold.result(), len(data), fold.deleted
+        self.deleted += n_deleted
+        return news
+
+    def close(self) -> None:
+        """Let go of the file. Idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        self.close()  # nobody may have waited for the thread
+
+
+def _news(method: tuple[int, int], arguments: list[Any]) -> News:
+    """What one record says. Raises: FieldTableError; LookupError: it says more than can be done in
+    one step."""
+    if isinstance(arguments[-1], bytes):
+        arguments[-1] = fieldtable.from_content(arguments[-1])
+    match method, arguments:
+        case (40, 10), [name, kind, flags, table]:
+            declared = ExchangeDef(
+                name, kind, flags & 2 != 0, flags & 4 != 0, flags & 8 != 0, table
+            )  # fmt: skip
+            return True, declared.resolved()
+        case (50, 10), [name, flags, table] if not flags & 4:
+            return True, QueueDef(name, flags & 2 != 0, False, flags & 8 != 0, table)
+        case (50, 40), [name, _]:
+            return False, QueueDef(name)
+        case ((50, 20) | (40, 30)) as of, [to, source, key, _, table]:
+            return True, BindingDef(source, to, "queue" if of[0] == 50 else "exchange", key, table)
+        case (50, 50), [to, source, key, table]:
+            return False, BindingDef(source, to, "queue", key, table)
+        case (40, 40), [to, source, key, _, table]:
+            return False, BindingDef(source, to, "exchange", key, table)
+    raise LookupError(method)
 
 
 def read(path: Path) -> Definitions:

@@ -12,20 +12,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from lavinmq.files import definitions
+from lavinmq.files.definitions import Reader
 from lavinmq.files.directories import hashed
 
 if TYPE_CHECKING:
-    from lavinmq.files.definitions import Definitions
+    from lavinmq.files.definitions import News
     from lavinmq.process.log import Line
     from lavinmq.vhost.queue import Queue
 
 DEFINITIONS: Final = "definitions.amqp"
-FILES: Final = (
-    DEFINITIONS, "policies.json", "operator_policies.json", "parameters.json", "limits.json",
-)  # fmt: skip
-"""Those beside the directories of queues by which a virtual host is what it is. What else there is,
-is read when it is opened."""
+RULES: Final = ("policies.json", "operator_policies.json", "parameters.json", "limits.json")
+"""Those beside definitions and the directories of queues by which a virtual host is what it is.
+What else there is, is read when it is opened."""
 
 
 class Place(NamedTuple):
@@ -44,40 +42,70 @@ class Ahead:
         as they are.
     """
 
-    stored: Definitions
-    size: int
-    """Bytes of the file with the definitions."""
-    deleted: int
-
     def __init__(self, directory: Path, place: Place) -> None:
-        self.at = place.position()
+        self.ruled_at = self.defined_at = place.position()
+        self.is_half = False
+        """Whether it is between two states of its definitions."""
         self.place = place
         self.directory = directory
         self.queues: dict[Queue, int] = {}
         """Those that are loaded, and closed, with the position before each was read."""
+        self._at = 0
         self.tried: dict[Queue, int] = {}
         """Those that were not as they should be, and when."""
         self.n_ready = 0
         """How many were ready when that was looked at last."""
         self.lines: list[Line] = []
         """What there is to say of it once it is served."""
-        self.stored, self.size, self.deleted = definitions.look(directory / DEFINITIONS)
-        for name in FILES:  # so that the loop need not wait for the disk
+        self.definitions = Reader(directory / DEFINITIONS)
+        for name in RULES:  # so that the loop need not wait for the disk
             _warm(f"{directory}/{name}")
 
     @property
     def is_so(self) -> bool:
         """Whether the files of the virtual host itself are as they were."""
         name, is_same = self.directory.name, self.place.is_same
-        return all(is_same(f"{name}/{file}", self.at) for file in FILES)
+        return (
+            not self.is_half
+            and is_same(f"{name}/{DEFINITIONS}", self.defined_at)
+            and self._is_ruled_so
+        )
+
+    @property
+    def _is_ruled_so(self) -> bool:
+        """The same of policies, limits and parameters."""
+        name, is_same = self.directory.name, self.place.is_same
+        return all(is_same(f"{name}/{file}", self.ruled_at) for file in RULES)
+
+    def news(self) -> list[News] | None:
+        """What was defined since it was read, for who makes it so: it is half until that says
+        `all_is_done`. None: all has to be read anew. In a thread. Raises: OSError."""
+        if self.is_half or not self._is_ruled_so:
+            return None
+        self.is_half = True
+        self._at = self.place.position()
+        return self.definitions.news()
+
+    def all_is_done(self) -> None:
+        """All news came to what stands ready."""
+        self.defined_at, self.is_half = self._at, False
 
     @property
     def is_whole(self) -> bool:
         """The same of the definitions' length, by asking the disk."""
         try:
-            return os.stat(self.directory / DEFINITIONS).st_size == self.size
+            return os.stat(self.directory / DEFINITIONS).st_size == self.definitions.size
         except OSError:
             return False
+
+    def forget(self, queue: Queue) -> None:
+        """The queue is gone."""
+        self.queues.pop(queue, None)
+        self.tried.pop(queue, None)
+
+    def close(self) -> None:
+        """Let go of files. Idempotent."""
+        self.definitions.close()
 
     def has(self, queue: Queue) -> bool:
         """Whether a queue is ready, and its files are as they were."""

@@ -152,6 +152,25 @@ class Bindings:
         self._touch(exchange)
         return True
 
+    def unload(self, stored: BindingDef) -> None:
+        """A recorded binding was taken away where nobody is served. Raises: ValueError."""
+        exchange = self._exchanges.get(stored.source)
+        there: Mapping[str, Destination]
+        there = self._queues if stored.destination_type == "queue" else self._exchanges
+        to = there.get(stored.destination)
+        if exchange is not None and to is not None:
+            key, arguments = stored.routing_key, stored.arguments
+            if exchange.is_mqtt:
+                key, arguments = subscribing.loaded(stored)
+            self._n -= exchange.unbind(to, key, arguments)
+
+    def unload_to(self, to: Destination) -> Iterator[None]:
+        """The same of all bindings of a destination, one in each step."""
+        while to.incoming:
+            exchange, key, arguments = next(reversed(to.incoming))
+            self._n -= exchange.unbind(to, key, arguments)
+            yield
+
     def subscribe(self, exchange: Exchange, to: Queue, key: str, options: Options) -> bool:
         """Bind a session for its client, whatever rights say; options that it had for the same
         filter are replaced. Returns: whether it was recorded. Raises: ChannelError."""

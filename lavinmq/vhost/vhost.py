@@ -22,9 +22,9 @@ from lavinmq.arguments import exchange_types
 from lavinmq.arguments.names import check_name, check_prefix, failed, missing, refused
 from lavinmq.arguments.stream import is_stream
 from lavinmq.auth.identity import Identity
-from lavinmq.errors import ChannelError, ReplyCode
+from lavinmq.errors import ChannelError, DefinitionsError, ReplyCode
 from lavinmq.fieldtable import EMPTY, FieldTable
-from lavinmq.files.definitions import Definitions, ExchangeDef, QueueDef
+from lavinmq.files.definitions import BindingDef, Definitions, ExchangeDef, News, QueueDef
 from lavinmq.files.deleted import DOOMED
 from lavinmq.files.directories import hashed, make_directory, write_text
 from lavinmq.files.saving import Disk
@@ -54,6 +54,8 @@ from lavinmq.vhost.replies import ReplyQueues
 from lavinmq.vhost.rules import VHostRules
 from lavinmq.vhost.store_news import StoreNews
 
+DELAYED: Final = "amq.delayed"
+"""What names of queues begin with that belong to exchanges."""
 WARMED: Final = 64
 """Directories that a thread reads at once before the loop does."""
 
@@ -190,7 +192,7 @@ class VHost:
         Raises: DefinitionsError, OSError: nothing of it can be ready.
         """
         self.ahead = self.files.ahead = ahead
-        stored = ahead.stored
+        stored = ahead.definitions.stored
         self.rules.load_ahead()
         yield from loading.load_exchanges(
             stored.exchanges, self._load_exchange, self.recorded, self._log
@@ -204,7 +206,7 @@ class VHost:
             yield from self.files.load_ahead(ahead, self._stored_queue(queue, path), path)
             yield None
         yield from loading.load_bindings(stored.bindings, self.bindings, self.recorded, self._log)
-        ahead.stored = Definitions()
+        ahead.definitions.stored = Definitions()
         ahead.n_ready = len(ahead.queues)
 
     def drop(self) -> Iterator[None]:
@@ -219,6 +221,67 @@ class VHost:
             self.queues.popitem()[1].core.delete()
             yield
         self.exchanges.clear()
+
+    def catch_up(self, news: list[News], *, is_read: bool) -> Iterator[list[str] | None]:
+        """Have what stands ready be as definitions have become, in short steps. Args: is_read:
+        whether new queues are read as well. Yields: as `stand_by`. Raises: DefinitionsError,
+        OSError, ValueError: it has to be read anew."""
+        ahead = self.ahead
+        if ahead is None:
+            return
+        for is_there, what in news:
+            if isinstance(what, BindingDef):
+                if not is_there:
+                    self.bindings.unload(what)
+                elif not self.bindings.load(what):
+                    raise DefinitionsError(f"no {what.source!r} or {what.destination!r}")
+            elif isinstance(what, ExchangeDef):
+                if what.name in self.exchanges:
+                    raise DefinitionsError(f"there is an exchange {what.name!r}")
+                yield from loading.load_exchanges(
+                    (what,), self._load_exchange, self.recorded, self._log
+                )
+            elif not is_there:
+                yield from self._lose(ahead, what.name)
+            elif what.name in self.queues or what.name.startswith(DELAYED):
+                raise DefinitionsError(f"there is a queue {what.name!r}")
+            else:
+                path = f"{self.files.stored}/{hashed(what.name)}"
+                queue = self._stored_queue(what, path)
+                if is_read:
+                    yield [path]
+                    yield from self.files.load_ahead(ahead, queue, path)
+            yield None
+        ahead.all_is_done()
+
+    def _lose(self, ahead: Ahead, name: str) -> Iterator[None]:
+        """A queue of what stands ready is gone. Raises: DefinitionsError: more goes with it."""
+        queue = self.queues.get(name)
+        if queue is None:
+            return
+        if queue.is_internal:
+            raise DefinitionsError(f"queue {name!r} belongs to an exchange")
+        yield from self.bindings.unload_to(queue)
+        self.exchanges[""].core.unbind(raw_key(name), b"", queue.core)
+        del self.queues[name]
+        ahead.forget(queue)
+        self._expiry.forget(queue)
+        self._let_go(queue)
+
+    def stands_ready(self) -> bool:
+        """Whether what was read ahead is so, now that nobody else changes the files; what was
+        defined in the end is made up for. Raises: DefinitionsError, OSError, ValueError: it is
+        not."""
+        ahead = self.ahead
+        if ahead is None:
+            return False
+        if not ahead.is_so:
+            news = ahead.news()
+            if news is None:
+                return False
+            for _ in self.catch_up(news, is_read=False):
+                pass
+        return ahead.is_whole
 
     def look_again(self, since: int) -> Iterator[list[str] | None]:
         """Read queues again that have changed since they were read, and rest since a position of
@@ -242,7 +305,8 @@ class VHost:
         self.ahead = self.files.ahead = None
         for say in ahead.lines:
             say()
-        self.recorded.take(ahead.size, ahead.deleted)
+        self.recorded.take(ahead.definitions.size, ahead.definitions.deleted)
+        ahead.close()
         self._expiry.restart()
         self.rules.load_parameters()
         self.bridge.look()
@@ -318,6 +382,8 @@ class VHost:
         self._histories.stop()
         self.rules.stop()
         self.files.abandon()
+        if self.ahead is not None:
+            self.ahead.close()
         for queue in (*self.queues.values(), *self.reply_queues.values()):
             queue.core.delete()
         for cache in [each.dedup for each in self._destinations() if each.dedup is not None]:

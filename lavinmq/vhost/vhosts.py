@@ -94,7 +94,7 @@ class VHosts(Mapping[str, VHost]):
         ready, self.ready = self.ready, {}
         for name in self._stored:
             vhost = ready.pop(name, None) or self._make(name)
-            if vhost.ahead is not None and not (vhost.ahead.is_so and vhost.ahead.is_whole):
+            if vhost.ahead is not None and not _stands_ready(vhost):
                 vhost.abandon()
                 vhost = self._make(name)
             try:
@@ -246,3 +246,12 @@ def check_name(name: str) -> None:
         raise ValueError("the name of a vhost has at least one character")
     if size > MAX_NAME:
         raise ValueError(f"Vhost name too long, can't exceed {MAX_NAME} characters")
+
+
+def _stands_ready(vhost: VHost) -> bool:
+    """Whether one that was read ahead can be opened as it is."""
+    try:
+        return vhost.stands_ready()
+    except (OSError, DefinitionsError, ValueError) as error:
+        _log.debug("virtual host %r does not stand ready: %s", vhost.name, error)
+        return False

@@ -20,8 +20,8 @@ import pytest
 from lavinmq.cluster import standby
 from lavinmq.cluster.standby import Standby, _Ready
 from lavinmq.errors import DefinitionsError
-from lavinmq.files import definitions
 from lavinmq.process.systemd import Service
+from lavinmq.vhost import ahead
 from lavinmq.vhost.queue_files import QueueFiles
 from lavinmq.vhost.vhost import VHost
 from tests.support.standby import Leader, Node, channel, have_all, ready
@@ -45,7 +45,7 @@ def test_it_reads_again_and_again_and_keeps_nothing_of_before(leader: Leader, no
 def test_without_a_garbage_collector_nothing_is_left(leader: Leader, node: Node) -> None:
     """A node of a cluster has none before it leads: lavinmq/__main__.py disables it."""
     read: list[weakref.ref[VHost]] = []
-    queues: list[weakref.ref[Any]] = []
+    queues: set[weakref.ref[Any]] = set()
     gc.disable()
     try:
         with channel(leader.broker.port) as ch:
@@ -55,7 +55,11 @@ def test_without_a_garbage_collector_nothing_is_left(leader: Leader, node: Node)
                 have_all(leader, node)
                 vhost = node.ready.vhosts["/"]
                 read.append(weakref.ref(vhost))
-                queues += [weakref.ref(each) for each in vhost.queues.values()]
+                queues |= {weakref.ref(each) for each in vhost.queues.values()}
+                if number % 3 == 0:
+                    ch.queue_delete(f"q{number}")
+                elif number % 3 == 1:  # all is read anew
+                    leader.inside.put_policy("p", "^a$", {"max-length": number})
         now = node.ready.vhosts["/"]
         left = sum(each() is not None and each() is not now for each in read)
         n_left = sum(each() is not None for each in queues) - len(now.queues)
@@ -173,7 +177,7 @@ def test_what_cannot_be_read_is_not_read_again_and_again(
         time.sleep(0.2)
         raise DefinitionsError("definitions that make no sense")
 
-    monkeypatch.setattr(definitions, "look", look)
+    monkeypatch.setattr(ahead, "Reader", look)
     for _ in range(4):
         node.look()
         time.sleep(standby.TURN_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from contextlib import closing, suppress
 from pathlib import Path
@@ -15,7 +16,6 @@ import pytest
 
 from lavinmq.cluster import standby
 from lavinmq.vhost.delayed import DelayedExchanges
-from tests.support import standby as support
 from tests.support.inside import Inside
 from tests.support.mqtt_peer import Peer
 from tests.support.standby import (
@@ -25,6 +25,7 @@ from tests.support.standby import (
     Node,
     Story,
     channel,
+    compared,
     have_all,
     is_same_as_a_start,
     leaves_the_same_files,
@@ -32,7 +33,7 @@ from tests.support.standby import (
     reconnect,
     taken,
 )
-from tests.unit.cluster.test_changes import Copy, until
+from tests.unit.cluster.test_changes import until
 
 SEEDS = int(os.environ.get("LAVINMQ_STANDBY_SEEDS", "6"))
 FIRST_SEED = int(os.environ.get("LAVINMQ_FIRST_SEED", "1"))
@@ -231,23 +232,59 @@ def mqtt_rest(port: int) -> dict[str, list[Any]]:
     return found
 
 
-def test_sessions_of_mqtt_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(support.SETTINGS, "mqtt_port", 0)
-    monkeypatch.setattr(standby, "LOOK_S", 0.0)
-    monkeypatch.setattr(standby, "SHARE", 0)
-    with closing(Leader(tmp_path / "leader")) as leader:
-        source: Any = SimpleNamespace(root=leader.root, feed=leader.feed)
-        with closing(Copy(source, tmp_path / "copy")) as copy:
-            copy.connect()
-            with closing(Node(copy)) as node:
-                mqtt_history(leader.inside.server.mqtt_port)
-                have_all(leader, node)
-                time.sleep(0.2)
-                have_all(leader, node)
-                names = set(leader.inside.vhost().queues)
-                assert ready(node) == names
-                fresh = taken(leader, node, tmp_path)
-                with closing(SimpleNamespace(close=fresh.stop)):
-                    assert node.server is not None
-                    found = mqtt_rest(node.server.mqtt_port)
-                    assert found == mqtt_rest(Inside(fresh).server.mqtt_port)
+def test_sessions_of_mqtt_go_on(leader: Leader, node: Node, tmp_path: Path) -> None:
+    mqtt_history(leader.inside.server.mqtt_port)
+    have_all(leader, node)
+    time.sleep(0.2)
+    have_all(leader, node)
+    assert ready(node) == set(leader.inside.vhost().queues)
+    fresh = taken(leader, node, tmp_path)
+    with closing(SimpleNamespace(close=fresh.stop)):
+        assert node.server is not None
+        found = mqtt_rest(node.server.mqtt_port)
+        assert found == mqtt_rest(Inside(fresh).server.mqtt_port)
+
+
+def routed(port: int) -> list[tuple[str, int]]:
+    """What one gets of messages that are sent now, in the sessions of before, with all options."""
+    with Peer(port) as sender:
+        sender.connect("sender")
+        for topic in ("a/b", "a/c", "x/b", "l/" * 200):
+            sender.publish(topic, b"routed", 2)
+        sender.disconnect()
+    found = []
+    for client in ("s0", "s1", "s2"):
+        with Peer(port, completes=True) as peer:
+            peer.connect(client, clean=False)
+            with suppress(TimeoutError):
+                while True:
+                    peer.socket.settimeout(0.2)
+                    one = peer.message()
+                    found.append((one.topic, one.qos))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SEEDS))
+def test_subscriptions_are_those_that_a_start_reads(
+    leader: Leader, node: Node, tmp_path: Path, seed: int
+) -> None:
+    """They come and go while the node follows, and have other options."""
+    chance = random.Random(seed)
+    filters = ["a/#", "+/b", "a/b", "$share/g/a/b", "$share/g/#", "l/" * 200]
+    for _ in range(25):
+        with Peer(leader.inside.server.mqtt_port) as peer:
+            peer.connect(chance.choice(["s0", "s1", "s2"]), clean=chance.random() < 0.1)
+            for _ in range(chance.randrange(1, 4)):
+                if chance.random() < 0.6:
+                    peer.subscribe((chance.choice(filters), chance.randrange(3)))
+                else:
+                    peer.unsubscribe(chance.choice(filters))
+            if chance.random() < 0.3:
+                peer.publish("a/b", b"m", 1)
+            peer.disconnect()
+        if chance.random() < 0.5:
+            node.look()
+    with compared(leader, node, tmp_path) as fresh:
+        assert node.server is not None
+        both = node.server.mqtt_port, Inside(fresh).server.mqtt_port
+        assert routed(both[0]) == routed(both[1])

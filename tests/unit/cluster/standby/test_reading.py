@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import shutil
 from contextlib import closing, suppress
@@ -106,6 +107,116 @@ def test_a_virtual_host_whose_rules_have_changed_is_read_anew(
     assert ready(node) == set()
     node.look()
     assert ready(node) >= {"a"}
+    is_same_as_a_start(leader, node, tmp_path)
+
+
+def test_what_is_declared_and_bound_is_made_up_for(
+    leader: Leader, node: Node, tmp_path: Path
+) -> None:
+    """Not by reading all of it: others declare all the time."""
+    with channel(leader.broker.port) as ch:
+        for name in "abc":
+            ch.queue_declare(name, durable=True)
+            ch.queue_bind(name, "amq.topic", "k")
+        have_all(leader, node)
+        vhost = node.ready.vhosts["/"]
+        queue = vhost.queues["a"]
+
+        def follows() -> None:
+            have_all(leader, node)
+            assert node.ready.vhosts["/"] is vhost
+            assert vhost.queues["a"] is queue
+
+        ch.queue_declare("d", durable=True, arguments={"x-max-length": 1})
+        follows()
+        assert ready(node) == set("abcd")
+        ch.queue_delete("b")
+        ch.queue_unbind("c", "amq.topic", "k")
+        ch.exchange_declare("x", "fanout", durable=True)
+        ch.exchange_bind("x", "amq.topic", "k.#")
+        ch.queue_bind("d", "x", "")
+        follows()
+        ch.queue_delete("d")
+        ch.queue_declare("d", durable=True, arguments={"x-max-priority": 3})
+        ch.queue_bind("d", "x", "")
+        ch.exchange_unbind("x", "amq.topic", "k.#")
+        ch.exchange_bind("x", "amq.topic", "#")
+        for _ in range(5):
+            ch.basic_publish("amq.topic", "k.1", b"m", pika.BasicProperties(priority=1))
+        follows()
+        assert ready(node) == set("acd")
+    is_same_as_a_start(leader, node, tmp_path)
+
+
+def test_what_is_defined_in_the_end_is_made_up_for_by_who_takes_over(
+    leader: Leader, node: Node, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with channel(leader.broker.port) as ch:
+        for name in "abc":
+            ch.queue_declare(name, durable=True)
+            ch.basic_publish("", name, b"m")
+        have_all(leader, node)
+        ch.queue_delete("b")
+        ch.queue_declare("d", durable=True)
+        ch.queue_bind("d", "amq.topic", "k")
+        ch.basic_publish("amq.topic", "k", b"n")
+        with caplog.at_level(logging.INFO):
+            is_same_as_a_start(leader, node, tmp_path)
+    assert "2 of 3 queues stood ready" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["exchange", "compaction", "policy"])
+def test_what_cannot_be_made_up_for_is_read_anew(
+    leader: Leader, node: Node, tmp_path: Path, how: str
+) -> None:
+    inside = leader.inside
+    with channel(leader.broker.port) as ch:
+        ch.exchange_declare("x", "fanout", durable=True)
+        ch.queue_declare("a", durable=True)
+        ch.queue_bind("a", "x", "")
+        have_all(leader, node)
+        vhost = node.ready.vhosts["/"]
+        if how == "exchange":
+            ch.exchange_delete("x")
+        elif how == "policy":
+            inside.put_policy("p", "^a$", {"max-length": 3}, apply_to="queues")
+            ch.queue_declare("b", durable=True)
+        else:
+            (file,) = leader.root.glob("*/definitions.amqp")
+            inode = file.stat().st_ino
+            while file.stat().st_ino == inode:  # it is written anew after enough deletions
+                for _ in range(50):
+                    ch.queue_declare("b", durable=True)
+                    ch.queue_delete("b")
+        have_all(leader, node)
+        assert node.ready.vhosts["/"] is not vhost
+        assert "a" in ready(node)
+    is_same_as_a_start(leader, node, tmp_path)
+
+
+def test_what_was_only_made_up_for_in_part_does_not_count(
+    leader: Leader, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node leads before all of it was done."""
+    with channel(leader.broker.port) as ch:
+        ch.queue_declare("a", durable=True)
+        have_all(leader, node)
+        for name in "bcd":
+            ch.queue_declare(name, durable=True)
+            ch.basic_publish("", name, b"m")
+    position = leader.mark()
+    until(lambda: node.copy.follower.synced >= position)
+    vhost = node.ready.vhosts["/"]
+    news = vhost.ahead.news() if vhost.ahead is not None else None
+    assert news is not None
+    assert len(news) == 3
+
+    def some() -> None:
+        next(vhost.catch_up(news, is_read=False))
+
+    node.call(some)
+    assert set(vhost.queues) == {"a", "b"}
+    assert ready(node) == set()
     is_same_as_a_start(leader, node, tmp_path)
 
 
