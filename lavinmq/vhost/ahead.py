@@ -44,7 +44,7 @@ class Ahead:
 
     def __init__(self, directory: Path, place: Place) -> None:
         self.ruled_at = self.defined_at = place.position()
-        self.is_half = False
+        self._is_half = False
         """Whether it is between two states of its definitions."""
         self.place = place
         self.directory = directory
@@ -65,11 +65,7 @@ class Ahead:
     def is_so(self) -> bool:
         """Whether the files of the virtual host itself are as they were."""
         name, is_same = self.directory.name, self.place.is_same
-        return (
-            not self.is_half
-            and is_same(f"{name}/{DEFINITIONS}", self.defined_at)
-            and self._is_ruled_so
-        )
+        return is_same(f"{name}/{DEFINITIONS}", self.defined_at) and self._is_ruled_so
 
     @property
     def _is_ruled_so(self) -> bool:
@@ -80,15 +76,15 @@ class Ahead:
     def news(self) -> list[News] | None:
         """What was defined since it was read, for who makes it so: it is half until that says
         `all_is_done`. None: all has to be read anew. In a thread. Raises: OSError."""
-        if self.is_half or not self._is_ruled_so:
+        if self._is_half or not self._is_ruled_so:
             return None
-        self.is_half = True
+        self._is_half = True
         self._at = self.place.position()
         return self.definitions.news()
 
     def all_is_done(self) -> None:
         """All news came to what stands ready."""
-        self.defined_at, self.is_half = self._at, False
+        self.defined_at, self._is_half = self._at, False
 
     @property
     def is_whole(self) -> bool:
