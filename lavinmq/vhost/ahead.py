@@ -48,6 +48,7 @@ class Ahead:
         """Whether it is between two states of its definitions."""
         self.place = place
         self.directory = directory
+        self._name = directory.name
         self.queues: dict[Queue, int] = {}
         """Those that are loaded, and closed, with the position before each was read."""
         self._at = 0
@@ -64,14 +65,14 @@ class Ahead:
     @property
     def is_so(self) -> bool:
         """Whether the files of the virtual host itself are as they were."""
-        name, is_same = self.directory.name, self.place.is_same
-        return is_same(f"{name}/{DEFINITIONS}", self.defined_at) and self._is_ruled_so
+        definitions = f"{self._name}/{DEFINITIONS}"
+        return self.place.is_same(definitions, self.defined_at) and self._is_ruled_so
 
     @property
     def _is_ruled_so(self) -> bool:
         """The same of policies, limits and parameters."""
-        name, is_same = self.directory.name, self.place.is_same
-        return all(is_same(f"{name}/{file}", self.ruled_at) for file in RULES)
+        is_same = self.place.is_same
+        return all(is_same(f"{self._name}/{file}", self.ruled_at) for file in RULES)
 
     def news(self) -> list[News] | None:
         """What was defined since it was read, for who makes it so: it is half until that says
@@ -116,7 +117,7 @@ class Ahead:
 
     def rests(self, queue: Queue, since: int) -> bool:
         """Whether nothing behind a position has changed the files of a queue."""
-        return self.place.is_same(f"{self.directory.name}/{hashed(queue.name)}", since)
+        return self.place.is_same(f"{self._name}/{hashed(queue.name)}", since)
 
 
 def warm(directories: list[str]) -> None:
