@@ -475,7 +475,7 @@ class Reader:
     _fd = -1
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
@@ -491,7 +491,7 @@ class Reader:
 
     def _read(self, data: bytes) -> None:
         if not data.startswith(VERSION):
-            raise DefinitionsError(f"{self._path}: unknown version {data[:4].hex()}")
+            raise DefinitionsError(f"{self.path}: unknown version {data[:4].hex()}")
         fold, last, end = _Fold(), 0, len(VERSION)
         try:
             while end < len(data):
@@ -499,9 +499,9 @@ class Reader:
                 fold.apply(method, arguments, end)
                 last, end = end, after
         except _DamagedError as damage:
-            raise DefinitionsError(f"{self._path}: damaged at byte {end} ({damage})") from damage
+            raise DefinitionsError(f"{self.path}: damaged at byte {end} ({damage})") from damage
         if fold.skipped:
-            raise DefinitionsError(f"{self._path}: definitions that make no sense")
+            raise DefinitionsError(f"{self.path}: definitions that make no sense")
         self.stored = fold.result()
         self.size = end
         """Bytes up to the end of the last record that was read."""
@@ -512,7 +512,7 @@ class Reader:
     def news(self) -> list[News] | None:
         """What was recorded since it was asked last, in its order. Returns: None if that cannot be
         said: all of it has to be read anew. Raises: OSError."""
-        there, own = os.stat(self._path), os.fstat(self._fd)
+        there, own = os.stat(self.path), os.fstat(self._fd)
         if (there.st_dev, there.st_ino) != (own.st_dev, own.st_ino):
             return None
         end = len(self._last)  # a record that was taken back had others in its place
