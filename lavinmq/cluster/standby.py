@@ -257,7 +257,7 @@ class _Ready:
         """Have what was read of a virtual host be as its definitions have become. Returns: False:
         it has to be read anew."""
         ahead = vhost.ahead
-        if ahead is None:
+        if ahead is None or not ahead.begin():
             return False
         try:
             news = await self._real.run_in_executor(None, ahead.news)

@@ -74,16 +74,21 @@ class Ahead:
         is_same = self.place.is_same
         return all(is_same(f"{self._name}/{file}", self.ruled_at) for file in RULES)
 
-    def news(self) -> list[News] | None:
-        """What was defined since it was read, for who makes it so: it is half until that says
-        `all_is_done`. None: all has to be read anew. In a thread. Raises: OSError."""
+    def begin(self) -> bool:
+        """Somebody is going to make up for what is defined since. Returns: False: all has to be
+        read anew, also because the last one who has begun has not come to the end."""
         if self._is_half or not self._is_ruled_so:
-            return None
+            return False
         self._is_half = True
         self._at = self.place.position()
+        return True
+
+    def news(self) -> list[News] | None:
+        """What was defined since it was read; None: all has to be read anew. After `begin`, in a
+        thread. Raises: OSError."""
         return self.definitions.news()
 
-    def all_is_done(self) -> None:
+    def end(self) -> None:
         """All news came to what stands ready."""
         self.defined_at, self._is_half = self._at, False
 

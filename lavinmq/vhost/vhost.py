@@ -252,7 +252,7 @@ class VHost:
                     yield [path]
                     yield from self.files.load_ahead(ahead, queue, path)
             yield None
-        ahead.all_is_done()
+        ahead.end()
 
     def _lose(self, ahead: Ahead, name: str) -> Iterator[None]:
         """A queue of what stands ready is gone. Raises: DefinitionsError: more goes with it."""
@@ -276,7 +276,7 @@ class VHost:
         if ahead is None:
             return False
         if not ahead.is_so:
-            news = ahead.news()
+            news = ahead.news() if ahead.begin() else None
             if news is None:
                 return False
             for _ in self.catch_up(news, is_read=False):

@@ -207,7 +207,10 @@ def test_what_was_only_made_up_for_in_part_does_not_count(
     position = leader.mark()
     until(lambda: node.copy.follower.synced >= position)
     vhost = node.ready.vhosts["/"]
-    news = vhost.ahead.news() if vhost.ahead is not None else None
+    ahead = vhost.ahead
+    assert ahead is not None
+    assert ahead.begin()
+    news = ahead.news()
     assert news is not None
     assert len(news) == 3
 
