@@ -136,7 +136,7 @@ class Standby:
             "vhosts": len(hosts),
             "queues": sum(len(each.queues) for each in hosts),
             "ready_queues": sum(
-                each.ahead.n_ready for each in hosts
+                min(each.ahead.n_ready, len(each.ahead.queues)) for each in hosts
                 if each.ahead is not None and each.ahead.is_so
             ),
         }  # fmt: skip
@@ -260,10 +260,13 @@ class _Ready:
         if ahead is None or not ahead.begin():
             return False
         try:
+            began = time.perf_counter()
             news = await self._real.run_in_executor(None, ahead.news)
+            self._spent_s += time.perf_counter() - began
             if news is None:
                 return False
-            await self._portions(vhost.catch_up(news, is_read=True), ahead.lines)
+            ahead.steps = steps = vhost.catch_up(news, is_read=True)
+            await self._portions(steps, ahead.lines)
         except (OSError, DefinitionsError, ValueError) as error:
             _log.debug("virtual host %r is read anew: %s", vhost.name, error)
             return False

@@ -8,7 +8,7 @@ is read again before anybody is served. Source: decision 0149.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -46,6 +46,8 @@ class Ahead:
         self.ruled_at = self.defined_at = place.position()
         self._is_half = False
         """Whether it is between two states of its definitions."""
+        self.steps: Iterator[object] = iter(())
+        """What is left to do of that."""
         self.place = place
         self.directory = directory
         self._name = directory.name

@@ -137,6 +137,11 @@ class Recorded:
         """Whether a queue or an exchange of that name is in the file, and cannot be used here."""
         return name in self._names_left_out
 
+    @property
+    def leaves_out(self) -> bool:
+        """Whether anything in the file cannot be used here."""
+        return self._left_out != Definitions()
+
     # --- compaction ---------------------------------------------------------------------------
 
     def compact(self) -> None:

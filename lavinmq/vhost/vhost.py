@@ -24,7 +24,7 @@ from lavinmq.arguments.stream import is_stream
 from lavinmq.auth.identity import Identity
 from lavinmq.errors import ChannelError, DefinitionsError, ReplyCode
 from lavinmq.fieldtable import EMPTY, FieldTable
-from lavinmq.files.definitions import BindingDef, Definitions, ExchangeDef, News, QueueDef
+from lavinmq.files.definitions import BindingDef, ExchangeDef, News, QueueDef
 from lavinmq.files.deleted import DOOMED
 from lavinmq.files.directories import hashed, make_directory, write_text
 from lavinmq.files.saving import Disk
@@ -206,7 +206,8 @@ class VHost:
             yield from self.files.load_ahead(ahead, self._stored_queue(queue, path), path)
             yield None
         yield from loading.load_bindings(stored.bindings, self.bindings, self.recorded, self._log)
-        ahead.definitions.stored = Definitions()
+        for rows in (stored.exchanges, stored.queues, stored.bindings):
+            yield from emptied(rows)
         ahead.n_ready = len(ahead.queues)
 
     def drop(self) -> Iterator[None]:
@@ -215,6 +216,7 @@ class VHost:
         if self.ahead is not None:
             self.ahead.queues.clear()
             self.ahead.tried.clear()
+        self._expiry.stop()  # it would be the last one that has the queues
         for exchange in self.exchanges.values():
             yield from exchange.emptied()
         while self.queues:
@@ -229,7 +231,11 @@ class VHost:
         ahead = self.ahead
         if ahead is None:
             return
-        for is_there, what in news:
+        if self.recorded.leaves_out:
+            raise DefinitionsError("there is something that this release does not have")
+        news.reverse()
+        while news:
+            is_there, what = news.pop()
             if isinstance(what, BindingDef):
                 if not is_there:
                     self.bindings.unload(what)
@@ -252,6 +258,7 @@ class VHost:
                     yield [path]
                     yield from self.files.load_ahead(ahead, queue, path)
             yield None
+        self.exchanges[subscribing.EXCHANGE].deserted.clear()  # whoever served has seen to these
         ahead.end()
 
     def _lose(self, ahead: Ahead, name: str) -> Iterator[None]:
@@ -275,6 +282,8 @@ class VHost:
         ahead = self.ahead
         if ahead is None:
             return False
+        for _ in ahead.steps:
+            pass
         if not ahead.is_so:
             news = ahead.news() if ahead.begin() else None
             if news is None:
@@ -908,6 +917,13 @@ class VHost:
         if queue.is_locked_to(actor):
             raise ChannelError(ReplyCode.RESOURCE_LOCKED, f"Queue '{name}' is exclusive")
         return _core.Purge(queue.core)
+
+
+def emptied(rows: list[Any]) -> Iterator[None]:
+    """Let go of very many, one in each step."""
+    while rows:
+        rows.pop()
+        yield
 
 
 def _all(steps: Iterator[None]) -> None:

@@ -249,9 +249,11 @@ def check_name(name: str) -> None:
 
 
 def _stands_ready(vhost: VHost) -> bool:
-    """Whether one that was read ahead can be opened as it is."""
+    """Whether one that was read ahead can be opened as it is: it is read anew if not."""
     try:
         return vhost.stands_ready()
     except (OSError, DefinitionsError, ValueError) as error:
         _log.debug("virtual host %r does not stand ready: %s", vhost.name, error)
-        return False
+    except Exception:  # noqa: BLE001 - it is nothing but quicker
+        _log.exception("a mistake of the node's own: virtual host %r is read anew", vhost.name)
+    return False

@@ -164,6 +164,7 @@ def picture(broker: Broker) -> dict[str, Any]:
             (vhost.name, queue.name): of(queue)
             for vhost in broker.vhosts.values() for queue in vhost.queues.values()
         },
+        "bindings": {vhost.name: vhost.bindings._n for vhost in broker.vhosts.values()},
     }  # fmt: skip
 
 
@@ -400,18 +401,37 @@ def compared(leader: Leader, node: Node, tmp_path: Path) -> Iterator[lavinmq.Bro
     broker that was started."""
     fresh = taken(leader, node, tmp_path)
     with closing(SimpleNamespace(close=fresh.stop)):
-        inside = Inside(fresh)
-        for _ in range(50):  # limits are held in the turns that follow
-            found, wanted = node.picture(), inside.call(picture, inside.inner)
-            if found == wanted:
-                break
-            time.sleep(0.05)
-        assert found["definitions"] == wanted["definitions"]
-        there = found["queues"], wanted["queues"]
-        others = [name for name in there[1] if there[0].get(name) != there[1][name]]
-        assert [(n, there[0].get(n)) for n in others] == [(n, there[1][n]) for n in others]
-        assert found == wanted
+        are_alike(node, fresh)
         yield fresh
+
+
+def are_alike(node: Node, fresh: lavinmq.Broker) -> None:
+    """Both have to hold the same, in the end."""
+    inside = Inside(fresh)
+    for _ in range(50):  # limits are held in the turns that follow
+        found, wanted = node.picture(), inside.call(picture, inside.inner)
+        if found == wanted:
+            break
+        time.sleep(0.05)
+    assert found["definitions"] == wanted["definitions"]
+    there = found["queues"], wanted["queues"]
+    others = [name for name in there[1] if there[0].get(name) != there[1][name]]
+    assert [(n, there[0].get(n)) for n in others] == [(n, there[1][n]) for n in others]
+    assert found == wanted
+
+
+def publish_everywhere(port: int, exchanges: list[str], queues: list[str]) -> None:
+    """Messages by each way that there is, or was."""
+    with channel(port) as ch:
+        for exchange, key in (
+            *((exchange, key) for exchange in exchanges for key in ("k.1", "k.a", "1", "3", "")),
+            *(("", queue) for queue in queues),
+        ):
+            with suppress(pika.exceptions.NackError):
+                ch.basic_publish(
+                    exchange, key, f"{exchange} {key}".encode(),
+                    pika.BasicProperties(delivery_mode=2),
+                )  # fmt: skip
 
 
 def is_same_as_a_start(leader: Leader, node: Node, tmp_path: Path) -> None:
@@ -423,6 +443,11 @@ def is_same_as_a_start(leader: Leader, node: Node, tmp_path: Path) -> None:
             queue.name for queue in inside.vhost().queues.values()
             if not (queue.is_stream or queue.is_internal or queue.core.is_paused)
         ]  # fmt: skip
+        for port in (node.server.port, fresh.port):
+            exchanges = [each.name for each in inside.vhost().exchanges.values()
+                         if each.name and not each.is_mqtt and not each.internal]  # fmt: skip
+            publish_everywhere(port, exchanges, [*NAMES, "q1"])
+        are_alike(node, fresh)
         assert drained(node.server.port, names) == drained(fresh.port, names)
 
 

@@ -24,6 +24,7 @@ from tests.support.standby import (
     Leader,
     Node,
     Story,
+    are_alike,
     channel,
     compared,
     have_all,
@@ -288,3 +289,26 @@ def test_subscriptions_are_those_that_a_start_reads(
         assert node.server is not None
         both = node.server.mqtt_port, Inside(fresh).server.mqtt_port
         assert routed(both[0]) == routed(both[1])
+
+
+def test_a_shared_subscription_that_nobody_had_for_a_moment_stays(
+    leader: Leader, node: Node, tmp_path: Path
+) -> None:
+    have_all(leader, node)
+    with Peer(leader.inside.server.mqtt_port) as peer:
+        peer.connect("s1", clean=False)
+        peer.subscribe(("$share/g/t", 1))
+        peer.unsubscribe("$share/g/t")
+        peer.subscribe(("$share/g/t", 1))
+        peer.publish("t", b"m", 1)
+        peer.disconnect()
+    have_all(leader, node)
+    with compared(leader, node, tmp_path) as fresh:
+        assert node.server is not None
+        for port in (Inside(fresh).server.mqtt_port, node.server.mqtt_port):
+            with Peer(port, completes=True) as peer:
+                peer.connect("s2", clean=False)
+                peer.subscribe(("x", 1))
+                peer.unsubscribe("x")  # looks for what nobody has any more
+                peer.disconnect()
+        are_alike(node, fresh)

@@ -194,10 +194,11 @@ def test_what_cannot_be_made_up_for_is_read_anew(
     is_same_as_a_start(leader, node, tmp_path)
 
 
-def test_what_was_only_made_up_for_in_part_does_not_count(
-    leader: Leader, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("how", ["thread", "steps", "failure"])
+def test_who_leads_in_the_middle_of_news_goes_on_or_reads_anew(
+    leader: Leader, node: Node, tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
-    """The node leads before all of it was done."""
+    """The task was cancelled while a thread had the news, or before all of it was done."""
     with channel(leader.broker.port) as ch:
         ch.queue_declare("a", durable=True)
         have_all(leader, node)
@@ -213,14 +214,16 @@ def test_what_was_only_made_up_for_in_part_does_not_count(
     news = ahead.news()
     assert news is not None
     assert len(news) == 3
-
-    def some() -> None:
-        next(vhost.catch_up(news, is_read=False))
-
-    node.call(some)
-    assert set(vhost.queues) == {"a", "b"}
+    if how != "thread":
+        ahead.steps = vhost.catch_up(news, is_read=False)
+        node.call(next, ahead.steps)
+        assert set(vhost.queues) == {"a", "b"}
+    if how == "failure":
+        vhost.queues["c"] = vhost.queues["b"]
     assert ready(node) == set()
-    is_same_as_a_start(leader, node, tmp_path)
+    with caplog.at_level(logging.INFO):
+        is_same_as_a_start(leader, node, tmp_path)
+    assert ("queues stood ready" in caplog.text) is (how == "steps")
 
 
 def test_virtual_hosts_come_and_go(leader: Leader, node: Node, tmp_path: Path) -> None:
