@@ -371,7 +371,8 @@ def test_a_length_from_files_that_cannot_be_is_the_usual_one(bench: Bench, caplo
     stored = ExchangeDef("x", "x-recent-history", arguments=FieldTable({HISTORY_LENGTH: 1 << 40}))
     added: list[ExchangeDef] = []
 
-    load_exchanges([stored], added.append, Mock(spec=Recorded), log.get("h"))
+    for _ in load_exchanges([stored], added.append, Mock(spec=Recorded), log.get("h")):
+        pass
     histories.give(Exchange(added[0].name, added[0].type, arguments=added[0].arguments))
 
     assert "exchange 'x' keeps 20 messages in place of what it was declared" in caplog.text
