@@ -139,30 +139,18 @@ class Bindings:
 
     def load(self, stored: BindingDef) -> bool:
         """Bind what is recorded. Returns: whether both ends are there. Raises: ValueError."""
-        exchange = self._exchanges.get(stored.source)
-        there: Mapping[str, Destination]
-        there = self._queues if stored.destination_type == "queue" else self._exchanges
-        to = there.get(stored.destination)
+        exchange, to = self._ends(stored)
         if exchange is None or to is None:
             return False
-        key, arguments = stored.routing_key, stored.arguments
-        if exchange.is_mqtt:
-            key, arguments = subscribing.loaded(stored)
-        self._n += exchange.bind(to, key, arguments)
+        self._n += exchange.bind(to, *_meant(exchange, stored))
         self._touch(exchange)
         return True
 
     def unload(self, stored: BindingDef) -> None:
         """A recorded binding was taken away where nobody is served. Raises: ValueError."""
-        exchange = self._exchanges.get(stored.source)
-        there: Mapping[str, Destination]
-        there = self._queues if stored.destination_type == "queue" else self._exchanges
-        to = there.get(stored.destination)
+        exchange, to = self._ends(stored)
         if exchange is not None and to is not None:
-            key, arguments = stored.routing_key, stored.arguments
-            if exchange.is_mqtt:
-                key, arguments = subscribing.loaded(stored)
-            self._n -= exchange.unbind(to, key, arguments)
+            self._n -= exchange.unbind(to, *_meant(exchange, stored))
 
     def unload_to(self, to: Destination) -> Iterator[None]:
         """The same of all bindings of a destination, one in each step."""
@@ -170,6 +158,12 @@ class Bindings:
             exchange, key, arguments = next(reversed(to.incoming))
             self._n -= exchange.unbind(to, key, arguments)
             yield
+
+    def _ends(self, stored: BindingDef) -> tuple[Exchange | None, Destination | None]:
+        """What a recorded binding leads from and to; None: it is not there."""
+        there: Mapping[str, Destination]
+        there = self._queues if stored.destination_type == "queue" else self._exchanges
+        return self._exchanges.get(stored.source), there.get(stored.destination)
 
     def subscribe(self, exchange: Exchange, to: Queue, key: str, options: Options) -> bool:
         """Bind a session for its client, whatever rights say; options that it had for the same
@@ -303,6 +297,13 @@ class Bindings:
                 f"vhost '{self._vhost}' has {limits.per_vhost} bindings, as many as may be"
                 " (max_bindings_per_vhost)"
             )
+
+
+def _meant(exchange: Exchange, stored: BindingDef) -> tuple[str, FieldTable]:
+    """Key and arguments of a recorded binding, as an exchange knows it by."""
+    if exchange.is_mqtt:
+        return subscribing.loaded(stored)
+    return stored.routing_key, stored.arguments
 
 
 def _topic(exchange: Exchange | None, key: str) -> str | None:

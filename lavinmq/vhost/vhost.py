@@ -207,7 +207,7 @@ class VHost:
             yield None
         yield from loading.load_bindings(stored.bindings, self.bindings, self.recorded, self._log)
         for rows in (stored.exchanges, stored.queues, stored.bindings):
-            yield from emptied(rows)
+            yield from _emptied(rows)
         ahead.n_ready = len(ahead.queues)
 
     def drop(self) -> Iterator[None]:
@@ -919,7 +919,7 @@ class VHost:
         return _core.Purge(queue.core)
 
 
-def emptied(rows: list[Any]) -> Iterator[None]:
+def _emptied(rows: list[Any]) -> Iterator[None]:
     """Let go of very many, one in each step."""
     while rows:
         rows.pop()
