@@ -251,6 +251,13 @@ def messages_in(port: int, queue: str, *, count_is_exact: bool = True) -> list[M
     `count_is_exact`: the queue must have said beforehand how many there are; after a loss of power
     it may say too many, until it has read them.
     """
+    promised, bodies = bodies_in(port, queue)
+    assert len(bodies) == promised or not count_is_exact
+    return [stream_and_number(body) for body in bodies]
+
+
+def bodies_in(port: int, queue: str) -> tuple[int, list[bytes]]:
+    """Return how many messages a queue says that it has, and the bodies of those that it has."""
     units: list[Unit] = []
     with Wire.open(port) as wire:
         passive = commands.Queue.Declare(queue=queue, passive=True)
@@ -265,8 +272,7 @@ def messages_in(port: int, queue: str, *, count_is_exact: bool = True) -> list[M
         _ask_behind(
             wire, commands.Basic.Cancel(consumer_tag="reader"), commands.Basic.CancelOk, units
         )
-    assert len(units) == promised or not count_is_exact
-    return [stream_and_number(unit.body) for unit in units]
+    return promised, [unit.body for unit in units]
 
 
 def _ask_behind(wire: Wire, request: base.Frame, reply: type[Method], units: list[Unit]) -> Method:

@@ -19,6 +19,7 @@ import pytest
 from lavinmq.client import Client
 from lavinmq.client.errors import Error
 from tests.crash.conftest import EVERY_READING, DiskFactory
+from tests.crash.load import bodies_in
 from tests.crash.test_disk_faults import BROKEN, FULL, WRITING
 from tests.support.api import Api
 from tests.support.broker import Broker
@@ -69,18 +70,14 @@ def fill(broker: Broker, queue: str) -> None:
 
 def numbers(broker: Broker, queue: str) -> set[int]:
     """The messages of a queue, which stay in it; none where there is no such queue."""
-    found: set[int] = set()
     with Client(broker.uri) as client:
         try:
             client.queue(queue, passive=True)
         except Error:
-            return found
-        channel = client.channel()
-        while (message := channel.basic_get(queue)) is not None:
-            # A page that was not on disk comes back as zeros: no message that was confirmed.
-            text = message.body.strip(b"\0 ")
-            found.update([int(text)] if text.isdigit() and len(message.body) > BODY else [])
-    return found
+            return set()
+    # A page that was not on disk comes back as zeros: no message that was confirmed.
+    bodies = [(body.strip(b"\0 "), len(body)) for body in bodies_in(broker.port, queue)[1]]
+    return {int(text) for text, size in bodies if text.isdigit() and size > BODY}
 
 
 # ---- what moves
