@@ -49,6 +49,8 @@ def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
     (tmp_path / "test_example.py").write_text(TESTS[0])
     # The entry point is there only where the package was installed since it was declared.
     plugins = ["-p", "lavinmq.pytest_plugin", "-p", "no:cacheprovider"]
+    # Without a place of its own it would delete at its end what earlier runs left, for minutes.
+    plugins += ["--basetemp", str(tmp_path / "temporary")]
 
     ended = run(tmp_path, "-m", "pytest", *plugins, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
 

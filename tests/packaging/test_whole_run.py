@@ -32,8 +32,10 @@ def test_one_that_hangs_leaves_the_others_and_the_summary(tmp_path: Path) -> Non
     options = [word for word in words[words.index("pytest") + 1 :] if not word.startswith("tests/")]
     hanging = tmp_path / "test_hanging.py"
     hanging.write_text(HANGS)
+    # Without a place of its own it would delete at its end what earlier runs left, for minutes.
     command = [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", *options,
-               "-p", "no:cacheprovider", "--timeout", "3", hanging]  # fmt: skip
+               "-p", "no:cacheprovider", "--timeout", "3", "--basetemp", tmp_path / "temporary",
+               hanging]  # fmt: skip
 
     said = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=500
