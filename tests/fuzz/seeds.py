@@ -196,7 +196,7 @@ def deliveries() -> Corpus:
 
 
 def keys() -> Corpus:
-    """Return files of keys, the last of which was closed in order."""
+    """Return files of keys, of which one was closed in order; of the format before, too."""
     found: Corpus = {}
     with tempfile.TemporaryDirectory() as directory:
         for name, count in (("one", 1), ("some", 9), ("many", 60), ("closed", 3)):
@@ -207,7 +207,8 @@ def keys() -> Corpus:
             made.flush()
             if name == "closed":
                 made.close()
-            found[name] = path.read_bytes()
+            found[name] = now = path.read_bytes()
+            found[f"old-{name}"] = struct.pack("<II", 1, name == "closed") + now[8:]
     return found
 
 

@@ -27,7 +27,7 @@ def opened(directory: Path) -> Iterator[Target]:
     path = directory / "dedup"
 
     def read(data: bytes) -> None:
-        path.unlink(missing_ok=True)
+        path.write_bytes(data)  # it is there: keys are added to one of the format of now
         keys = cache(path)
         found = keys.load(data)
         assert found in (_core.KEYS_UNREADABLE, _core.KEYS_OF_OTHER_BOOT) or found >= 0
@@ -35,7 +35,8 @@ def opened(directory: Path) -> Iterator[Target]:
         keys.remember(NEW, 0)
         keys.flush()
         again = cache(path)
-        assert again.load(path.read_bytes()) == 0, "what was written is damaged"
+        damaged = again.load(path.read_bytes())
+        assert 0 <= damaged <= max(found, 0), "what was written is damaged"
         assert len(again) == len(keys), "keys are lost"
         assert again.seen(NEW, 0)
         again.close()
