@@ -4,7 +4,7 @@
 # apt-get, or no right to use it, says what to install and fails.
 #
 #   .ci/setup-debian.sh build PYTHON    interpreter with venv and headers, C compiler, PCRE2, LZ4
-#   .ci/setup-debian.sh test            client libraries of other languages, what runs them, a browser
+#   .ci/setup-debian.sh test            client libraries of other languages, what runs them, etcd, a browser
 #   .ci/setup-debian.sh binary          libraries and compilers for the executable (make binary)
 #   .ci/setup-debian.sh cross arm64     compilers for another processor, and what runs its programs
 #   .ci/setup-debian.sh packages        what makes, checks and tries packages (make deb, rpm, repo)
@@ -61,6 +61,8 @@ test)
     has ruby || missing+=(ruby)
     ruby -e 'gem "bunny"' >/dev/null 2>&1 || missing+=(ruby-bunny)
     has promtool || missing+=(prometheus)
+    # Nodes of clusters agree by it.
+    there /usr/bin/etcd || missing+=(etcd-server)
     has rabbitmqadmin || unpacked+=(rabbitmq-server)
     # For certificates, manual pages and completion.
     has openssl || missing+=(openssl)
@@ -142,19 +144,24 @@ fi
 
 echo "Installing missing system packages: ${missing[*]} ${unpacked[*]}"
 "${as_root[@]}" apt-get update -q
-if [ "$stage" = bench ] && [ ! -e /usr/sbin/policy-rc.d ]; then
-    # Else the package starts a broker on our ports, and a name daemon.
-    trap '"${as_root[@]}" rm -f /usr/sbin/policy-rc.d' EXIT
-    printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" install -m 755 /dev/stdin /usr/sbin/policy-rc.d
+folder=$(mktemp -d)
+policy=
+clean() {
+    rm -rf "$folder"
+    [ -z "$policy" ] || "${as_root[@]}" rm -f "$policy"
+}
+trap clean EXIT
+if [ ! -e /usr/sbin/policy-rc.d ]; then
+    # Else RabbitMQ's package starts a broker on our ports, others an etcd or a Prometheus.
+    policy=/usr/sbin/policy-rc.d
+    printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" install -m 755 /dev/stdin $policy
 fi
 if [ ${#missing[@]} -gt 0 ]; then
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
         apt-get install -q -y --no-install-recommends "${missing[@]}"
 fi
-# Installed, the package would start a broker on our ports and bring Erlang: one script is wanted.
+# Installed, the package would bring Erlang: one script is wanted.
 if [ ${#unpacked[@]} -gt 0 ]; then
-    folder=$(mktemp -d)
-    trap 'rm -rf "$folder"' EXIT
     (cd "$folder" && apt-get download -q "${unpacked[@]}")
     dpkg-deb --fsys-tarfile "$folder"/rabbitmq-server_*.deb \
         | tar -x -O --wildcards '*/www/cli/rabbitmqadmin' >"$folder/rabbitmqadmin"

@@ -22,6 +22,7 @@ from lavinmq.cluster import frames
 from lavinmq.files.changes import Change
 from tests.support.book import PERSISTENT, Book
 from tests.support.cluster import PREFIX, WAIT_S, Cluster, ClusterNode
+from tests.support.etcd import WHY_NOT
 from tests.support.ports import HOST
 from tests.support.waiting import wait_for
 from tests.support.wire import Wire, WireClosed, WireTimeout
@@ -354,6 +355,8 @@ class Misled:
 @pytest.fixture(scope="module")
 def misled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Misled]:
     """A follower that follows a liar."""
+    if WHY_NOT:
+        pytest.skip(WHY_NOT)
     with Cluster(tmp_path_factory.mktemp("misled"), 1) as cluster:
         found = Misled(cluster)
         found.liar.secret = bytes(32)
