@@ -170,13 +170,21 @@ cdef int apply_content(apply_t* a, u8 kind, const char* path, i64 start, i64 end
     return rc
 
 
+cdef int apply_sync_file(int fd) noexcept nogil:
+    """fdatasync, again when a signal has cut it short: some file systems let one. 0, or -1."""
+    cdef int rc = c_fdatasync(fd)
+    while rc and errno == EINTR:
+        rc = c_fdatasync(fd)
+    return rc
+
+
 cdef int apply_secure(apply_t* a, const char* path) noexcept nogil:
     """Have what a file holds on disk before it takes another one's name, as the leader had: else a
     loss of power could leave neither. 0, or -1 with errno."""
     cdef int i
     for i in range(APPLY_FILES):
         if a.files[i].fd >= 0 and a.files[i].is_dirty and strcmp(a.files[i].path, path) == 0:
-            return c_fdatasync(a.files[i].fd)
+            return apply_sync_file(a.files[i].fd)
     return apply_sync(a) if a.has_left_dirty else 0
 
 
@@ -272,9 +280,7 @@ cdef int apply_sync(apply_t* a) noexcept nogil:
     for i in range(APPLY_FILES):
         if a.files[i].fd >= 0 and a.files[i].is_dirty:
             if rc == 0 and not (a.is_whole_dirty or n > APPLY_FEW):
-                rc = c_fdatasync(a.files[i].fd)
-                while rc and errno == EINTR:
-                    rc = c_fdatasync(a.files[i].fd)
+                rc = apply_sync_file(a.files[i].fd)
             a.files[i].is_dirty = False
     if rc == 0:
         a.is_dirty = a.is_whole_dirty = a.has_left_dirty = False

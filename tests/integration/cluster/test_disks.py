@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import book as book_of_tests
+from tests.support.api import Api
 from tests.support.book import WINDOW, Book
 from tests.support.cluster import DISK_FAILED, WAIT_S, Cluster, ClusterNode
 from tests.support.disk import Action, Call, compile_shim
@@ -109,6 +110,30 @@ def test_node_whose_sync_has_failed_ends_and_gets_everything_anew(
     n_same, n_compared, n_came = last_join(node)
     assert (n_same, n_compared) == (0, 0)
     assert n_came > 0.9 * there
+
+
+def test_sync_that_a_signal_cuts_short_is_made_again(disks: Disks, cluster: Cluster) -> None:
+    """Some file systems let one. A follower took that for a disk that has failed, and ended."""
+    node = cluster.followers()[0]
+    n_codes = len(node.exit_codes)
+    with Book(cluster, name="cut-short", seed=11) as book:
+        book.progress()
+        # It is late, so that a file and its new name come at once: it syncs the file in between.
+        disks.of[node].plan(
+            Action.FAIL, Call.SYNC, "*users.json*", error=errno.EINTR, last=3, sync_us=50_000
+        )
+        user = {"password": "p", "tags": "management"}
+        api = Api(cluster.leader())
+        wait_for(
+            lambda: api("PUT", "/api/users/cut", user).status < 300 and disks.of[node].struck == 3,
+            "no file is synced before its rename", DEADLINE_S,
+        )  # fmt: skip
+        disks.of[node].heal()
+        book.progress()
+        book.check()
+    assert len(node.exit_codes) == n_codes
+    assert is_whole(node)
+    assert cluster.picture().in_sync == {each.id for each in cluster.nodes}
 
 
 @ROLES
