@@ -9,6 +9,7 @@ Source: docs/clustering.md.
 from __future__ import annotations
 
 import asyncio
+import gc
 import hmac
 import os
 import socket
@@ -193,6 +194,7 @@ class Node:
 
     async def _run(self) -> None:
         """Raises: NodeError, maybe in a group."""
+        spare_collections()  # it may follow for weeks
         try:
             self._probes.start()
         except OSError as error:
@@ -682,6 +684,7 @@ class Node:
             self._standing.note_cluster(self._cluster)
         self._history.begin(epoch, self._ring.head)
         feed = Feed(self._ring)
+        gc.disable()  # until it has started, as where there is no cluster
         server = self.server = await self._made_server()
         broker = server.broker
         self._await_peers()

@@ -228,7 +228,7 @@ class _Ready:
         finally:
             vhost.abandon()
         self._n_left += 1
-        if self._n_left >= KEPT:  # a node that follows collects no garbage otherwise
+        if self._n_left >= KEPT:  # nobody may look at all there is for days
             self._n_left = 0
             gc.unfreeze()
             gc.collect()

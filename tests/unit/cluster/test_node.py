@@ -4,7 +4,9 @@ happens meanwhile."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -90,6 +92,39 @@ def test_a_change_of_the_cluster_at_the_moment_of_a_stop_does_not_undo_that(
         assert is_over
 
     events.run_until_complete(main())
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    """The garbage collector as it was, afterwards."""
+    before, switch_s = gc.get_threshold(), sys.getswitchinterval()
+    yield
+    gc.enable()
+    gc.unfreeze()
+    gc.set_threshold(*before)
+    sys.setswitchinterval(switch_s)
+
+
+@pytest.mark.usefixtures("collector")
+def test_a_node_collects_garbage_while_it_follows_and_not_while_it_loads(
+    tmp_path: Path, events: asyncio.AbstractEventLoop
+) -> None:
+    """A node that followed for weeks kept all the garbage of that time."""
+    node: Any = made(tmp_path, events)
+    collects: list[bool] = []
+
+    async def look() -> None:
+        collects.append(gc.isenabled())
+        raise NodeError("that is enough", 1)
+
+    node._look_at_files = node._made_server = look
+    gc.disable()  # as when the process starts
+    with pytest.raises(NodeError, match="enough"):
+        events.run_until_complete(node._run())
+    with closing(socket.socket()) as listener, pytest.raises(NodeError, match="enough"):
+        events.run_until_complete(node._lead(listener))
+
+    assert collects == [True, False]
 
 
 class Leader:

@@ -45,7 +45,7 @@ def test_it_reads_again_and_again_and_keeps_nothing_of_before(leader: Leader, no
 
 
 def test_without_a_garbage_collector_nothing_is_left(leader: Leader, node: Node) -> None:
-    """A node of a cluster has none before it leads: lavinmq/__main__.py disables it."""
+    """That of a node looks at all there is once in days."""
     read: list[weakref.ref[VHost]] = []
     queues: set[weakref.ref[Any]] = set()
     gc.disable()
