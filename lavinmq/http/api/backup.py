@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from lavinmq.backup.archive import Archive
 from lavinmq.backup.taking import Taking
 from lavinmq.files.snapshot import SnapshotError
 from lavinmq.http.call import Call
@@ -19,6 +18,9 @@ from lavinmq.http.errors import ApiError, bad_request
 from lavinmq.http.routes import ROUTES
 from lavinmq.process import log
 from lavinmq.process.worker import aside
+
+if TYPE_CHECKING:
+    from lavinmq.backup.archive import Archive
 
 STALL_S: Final = 30.0
 """How long a client may take for 256 KiB: what is deleted meanwhile stays on the disk."""
@@ -55,7 +57,7 @@ async def back_up(call: Call) -> None:
         handler.set_header("Cache-Control", "no-store, no-transform")
         # Of changes behind the position, some may be in it as well.
         more = {} if cluster is None else {"epoch": cluster.place()[0], "position": taking.since}
-        archive = Archive(
+        archive = (await aside(_archive))(
             taking.snapshot, broker.node_name, known, taking.look, broker.integrity, more
         )
         piece = await aside(archive.read)
@@ -80,6 +82,13 @@ async def back_up(call: Call) -> None:
 
 class _Broken(Exception):
     """It does not go on."""
+
+
+def _archive() -> type[Archive]:
+    """What writes archives: it takes memory that most brokers never need. In a thread."""
+    from lavinmq.backup.archive import Archive
+
+    return Archive
 
 
 def _parsed(content: bytes | bytearray) -> dict[bytes, bytes]:
