@@ -22,13 +22,14 @@ from lavinmq.arguments.stream import Reading, check_consumer, reading
 from lavinmq.errors import TOO_FEW, ChannelError, ConnectionError_, ReplyCode
 from lavinmq.fieldtable import FieldTable, Timestamp
 from lavinmq.files import stream_epochs
-from lavinmq.stats.sampler import NOTHING, Counters
+from lavinmq.stats.sampler import NOTHING
+from lavinmq.stats.track import Counters
 from lavinmq.vhost import rights
 from lavinmq.vhost.new_queue import Declared, DeclaredExchange, NewQueue
 
 if TYPE_CHECKING:
     from lavinmq.amqp.connection import Connection
-    from lavinmq.stats.sampler import Track
+    from lavinmq.stats.track import Track
     from lavinmq.vhost.queue import Queue
 
 LARGE_HEADER: Final = "a message has a larger header than the frame_max of this connection allows"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lavinmq.auth.standing import Standing
     from lavinmq.broker import Broker
     from lavinmq.listeners.endpoints import Endpoints
-    from lavinmq.stats.sampler import Track
+    from lavinmq.stats.track import Track
     from lavinmq.stats.totals import Traffic
     from lavinmq.vhost.vhost import VHost
 

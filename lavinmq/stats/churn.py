@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
-    from lavinmq.stats.sampler import Track
+    from lavinmq.stats.track import Track
 
 Event = Literal[
     "connection_created", "connection_closed", "channel_created", "channel_closed",

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Protocol
 
 from lavinmq.process.portions import in_portions
+from lavinmq.stats.track import Counters, Track
 
-Counters = Mapping[str, int]
 NOTHING: Final[Counters] = {}
-NO_LOGS: Final[dict[str, array[float]]] = {}
 
 
 class Tracked(Protocol):
@@ -27,71 +26,6 @@ class Tracked(Protocol):
 
     def counters(self) -> Counters:
         """What has been counted since it was made; never goes down."""
-
-
-class Track:
-    """The counters of one thing at the last sample, and how fast they grew before that.
-
-    There are as many as connections and channels, and most of these do nothing for long: samples
-    in which nothing has grown are counted, and rates are kept from the first that is not zero on.
-    """
-
-    __slots__ = ("_last", "_logs", "_n_still")
-
-    def __init__(self) -> None:
-        self._last: tuple[int, ...] = ()
-        """The counters; a thing names them always in the same order."""
-        self._logs: dict[str, array[float]] = NO_LOGS
-        self._n_still = 0
-        """Samples since the last one in `_logs`, in all of which the rates were zero."""
-
-    def sample(self, counters: Counters, elapsed_s: float, samples: int) -> None:
-        """Take a sample.
-
-        Args: elapsed_s: since the last one; samples: length of a history now.
-        """
-        values = tuple(counters.values())
-        if values == self._last:
-            if self._logs:
-                self._n_still += 1
-                if self._n_still >= samples:
-                    self._logs, self._n_still = NO_LOGS, 0
-            return
-        logs = dict(self._logs)
-        still = bytes(4 * self._n_still)
-        for (name, count), before in zip(
-            counters.items(), self._last or (0,) * len(values), strict=False
-        ):
-            rate = round(max(count - before, 0) / elapsed_s, 1)
-            log = logs.get(name)
-            if log is None:
-                if not rate:
-                    continue
-                log = logs[name] = array("f")
-            else:
-                log.frombytes(still)
-            log.append(rate)
-            del log[: max(len(log) - samples, 0)]
-            if not rate and not any(log):
-                del logs[name]
-        self._logs, self._last, self._n_still = logs or NO_LOGS, values, 0
-
-    def has_moved(self, name: str) -> bool:
-        """Whether a counter has grown in the time of a history before the last growth of any."""
-        return name in self._logs
-
-    def rate(self, name: str) -> float:
-        """How fast a counter grew in the last interval, per second."""
-        log = None if self._n_still else self._logs.get(name)
-        return round(log[-1], 1) if log else 0.0
-
-    def log(self, name: str, samples: int) -> list[float]:
-        """The rates of that many intervals, the oldest first."""
-        log = self._logs.get(name)
-        if log is None:
-            return [0.0] * samples
-        shown = [round(rate, 1) for rate in log] + [0.0] * self._n_still
-        return [0.0] * (samples - len(shown)) + shown[-samples:]
 
 
 class Gauge:

@@ -16,7 +16,7 @@ from lavinmq.stats.sampler import Gauge, Tracked
 if TYPE_CHECKING:
     from lavinmq import _core
     from lavinmq.stats.lags import Lags
-    from lavinmq.stats.sampler import Track
+    from lavinmq.stats.track import Track
 
 MESSAGES: Final = (
     "ack", "confirm", "deliver", "deliver_no_ack", "get", "get_no_ack", "deliver_get", "publish",

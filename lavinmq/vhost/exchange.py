@@ -22,7 +22,7 @@ from lavinmq.vhost import subscribing
 from lavinmq.vhost.filters import Subscriptions
 
 if TYPE_CHECKING:
-    from lavinmq.stats.sampler import Track
+    from lavinmq.stats.track import Track
     from lavinmq.vhost.destination import Destination, DestinationType, Incoming, Source
     from lavinmq.vhost.queue import Queue
 

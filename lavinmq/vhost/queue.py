@@ -21,7 +21,7 @@ from lavinmq.policy.features import PLAIN, Features
 
 if TYPE_CHECKING:
     from lavinmq.auth.identity import Identity
-    from lavinmq.stats.sampler import Track
+    from lavinmq.stats.track import Track
     from lavinmq.vhost.destination import DestinationType, Incoming
 
 
