@@ -1889,6 +1889,9 @@ cdef struct loop_t:
     i64 file_ns                 # what syncing one file takes, of late
     i64 whole_ns                # what syncing the file system takes, of late
     i64 inline_from_ns          # until then syncs are left to the worker
+    # Of a record of MQTT with that QoS: writes its properties as AMQP has them, in no more than
+    # three times their bytes and 2048. Returns their length.
+    u32 (*as_amqp)(const rec_t* r, u8 qos, u8* out) noexcept nogil
     mlog_t* dirty_logs          # of MQTT, with entries to write
     slog_t* left_logs           # of sessions, where clients have left something on its way
     flag_t has_lost             # what nobody was told to be safe was lost, since they were told

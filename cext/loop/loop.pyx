@@ -182,6 +182,7 @@ cdef class Loop:
         self.t.nowhere.wire.fd = -1
         self.t.nowhere.state = LINK_CLOSED
         self.t.look_units = LOOK_UNITS
+        self.t.as_amqp = record_as_amqp
         self.t.touch_ns = TOUCH_FIRST_NS
         self.t.touch_units = TOUCH_FIRST_NS // 10
         self.t.make_ns = MAKE_FIRST_NS

@@ -244,6 +244,8 @@ cdef u32 pubrel_take(link_t* l, mqtt_t* s, u16 id) noexcept nogil:
     if not acks_have_room_behind_packets(s):
         return REASON_QUOTA
     if p == NULL:
+        if session_is_kept(s):
+            s.chan.needs_sync = True        # that it was forgotten may be on its way to the disk
         ack_note(s, PACKET_PUBCOMP, id, REASON_ID_NOT_FOUND)
         return 0
     if not session_note(s, SESSION_RELEASED, id, 0, 0):

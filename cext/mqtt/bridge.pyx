@@ -84,8 +84,23 @@ cdef inline u8* put_short(u8* p, slice_t text) noexcept nogil:
     return put_slice(p + 1, text.p, text.n)
 
 
-cdef u32 letter_put_props(u8* out, const publish_t* m) noexcept nogil:
-    """The properties of m in wire order; returns their length. See letter_size for the room."""
+cdef u8* letter_put_others(u8* p, const rec_t* r) noexcept nogil:
+    """The headers of a record that say nothing to MQTT. Returns the end."""
+    cdef const u8* at = r.props + r.headers_at + 4
+    cdef u64 left = r.headers_len if r.headers_at else 0, size = entry_size(at, left)
+    while size:
+        if not (at[0] > 5 and same_bytes(at + 1, <const u8*>b"mqtt.", 5)) or (
+                at[0] == 10 and same_bytes(at + 1, <const u8*>b"mqtt.topic", 10)):
+            p = put_slice(p, at, <u32>size)
+        at += size
+        left -= size
+        size = entry_size(at, left)
+    return p
+
+
+cdef u32 letter_put_props(u8* out, const publish_t* m, const rec_t* r) noexcept nogil:
+    """The properties of m in wire order; returns their length. See letter_size for the room. `r`:
+    the record that it stands in, whose other headers come along, or NULL."""
     cdef slice_t type_ = no_slice(), correlation = no_slice(), answers = no_slice()
     cdef u32 flags = FLAG_DELIVERY_MODE
     cdef u8* headers = out + 2 + 256
@@ -95,6 +110,8 @@ cdef u32 letter_put_props(u8* out, const publish_t* m) noexcept nogil:
     cdef int n
     if m.props_len:
         end = letter_put_headers(headers, m, &type_, &correlation, &answers)
+    if r != NULL:
+        end = letter_put_others(end, r)
     if type_.p != NULL:
         flags |= FLAG_CONTENT_TYPE
         p = put_short(p, type_)
@@ -126,6 +143,17 @@ cdef inline u64 letter_size(const publish_t* m) noexcept nogil:
     return NAMES_SIZE + 1200 + 2 * <u64>m.props_len
 
 
+cdef u32 record_as_amqp(const rec_t* r, u8 qos, u8* out) noexcept nogil:
+    """The properties of a record of MQTT, which are in wire order, as AMQP has them: for what dies
+    in a session. Returns their length. See loop_t."""
+    cdef publish_t m
+    memset(&m, 0, sizeof(publish_t))
+    m.qos = qos
+    if r.headers_at:
+        rec_read_headers(r, &m)
+    return letter_put_props(out, &m, r)
+
+
 cdef inline bint mqtt_has_crossing(mqtt_t* s) noexcept nogil:
     """Have room for what crosses: most links never need it. Whether there was memory."""
     if s.crossing == NULL:
@@ -155,7 +183,7 @@ cdef bint letter_compose(mqtt_t* s, const publish_t* m) noexcept nogil:
     topic_swap(p + 1, m.topic, m.topic_len)
     p += 1 + m.topic_len
     found.len = 0               # for the compiler: what was just written is whole
-    props_walk(p, letter_put_props(p, m), True, &found)
+    props_walk(p, letter_put_props(p, m, NULL), True, &found)
     msg_note_props(&s.crossing.letter, p, &found)
     s.crossing.letter.exchange = s.exchange.bridge
     s.crossing.letter.names = names

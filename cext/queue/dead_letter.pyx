@@ -363,16 +363,46 @@ cdef exchange_t* letter_exchange(const letter_t* d) noexcept nogil:
     return NULL if x != NULL and x.is_internal and d.has_own_target else x
 
 
+cdef u8* letter_cross(letter_t* d) noexcept nogil:
+    """Have the properties of a letter of MQTT as AMQP has them. Returns their memory, the caller's,
+    or NULL."""
+    cdef u8* props = <u8*>malloc(2048 + 3 * <u64>d.props.n)
+    cdef const u8* mode
+    cdef rec_t r
+    cdef props_t found
+    cdef u32 n
+    if props == NULL:
+        return NULL
+    memset(&r, 0, sizeof(rec_t))
+    r.props = d.props.p
+    r.props_len = d.props.n
+    r.headers_at = d.headers_at
+    r.headers_len = d.headers_len
+    mode = d.props.p + props_place(d.props.p, FLAG_DELIVERY_MODE)
+    n = d.source.loop.as_amqp(
+        &r, mode[0] if be16(d.props.p) & FLAG_DELIVERY_MODE else 0, props)
+    props_walk(props, n, True, &found)          # what was just written is whole
+    d.props.p = props
+    d.props.n = n
+    d.headers_at = found.headers_at
+    d.headers_len = found.headers_len
+    d.expiration_at = found.expiration_at
+    return props
+
+
 cdef u8* letter_write(letter_t* d, msg_t* m) noexcept nogil:
     """Build the new message but for its body. Returns the memory of it, the caller's, or NULL; a
     letter that cannot be built has no size."""
     cdef const u8* old_key = d.names.p + d.names.p[0] + 1
+    cdef bint is_mqtt = names_are_mqtt(d.names.p)
+    cdef u8* crossed = letter_cross(d) if is_mqtt else NULL
     cdef u64 need = (2048 + 2 * <u64>d.headers_len + d.props.n + d.source.name[0] * <u64>2
                      + 2 * <u64>d.names.n)
-    cdef u8* headers = <u8*>malloc(need * 2)
+    cdef u8* headers = NULL if is_mqtt and crossed == NULL else <u8*>malloc(need * 2)
     cdef u8* p
     cdef u32 n
     if headers == NULL:
+        free(crossed)
         return NULL
     memset(m, 0, sizeof(msg_t))
     n = put_headers(headers, d)
@@ -384,10 +414,11 @@ cdef u8* letter_write(letter_t* d, msg_t* m) noexcept nogil:
         d.key = short_slice(old_key)
     p[0] = <u8>d.key.n
     p = put_slice(p + 1, d.key.p, d.key.n)
-    if not d.has_own_key and names_are_mqtt(d.names.p):
+    if not d.has_own_key and is_mqtt:
         topic_swap(p - d.key.n, p - d.key.n, d.key.n)
     m.names_len = <u32>(p - m.names)
     n = props_with_headers(p, d.props.p, d.props.n, headers, n)
+    free(crossed)
     m.body = d.body.p
     m.body_len = d.body.n
     if props_find(p, n, m):

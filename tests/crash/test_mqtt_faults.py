@@ -222,3 +222,30 @@ def test_pubrel_is_not_said_where_the_disk_has_not_taken_that_the_message_came(
         again = Counter(each.body[-1:] for each in came if each.kind == 3)
         assert again[second.payload] == 1
         assert again[first.payload] + (first.packet_id.to_bytes(2, "big") in released) == 1
+
+
+@pytest.mark.parametrize("level", [V311, V5])
+def test_pubcomp_waits_for_the_disk_also_for_a_client_that_says_pubrel_again(
+    on_disk: DiskFactory, level: int
+) -> None:
+    """3.1.1 [MQTT-4.3.3-2], 5.0 [MQTT-4.3.3-12]. Else the identifier may still be taken after a loss
+    of power, and what the client publishes with it next is answered and thrown away."""
+    broker, disk = on_disk(mqtt=True)
+    broker.start()
+    with Peer(broker.mqtt_port, level) as writer:
+        writer.connect("writer", **KEPT)
+        writer.send(mqtt_bytes.publish(level, "m/x", b"1", qos=2, packet_id=TWICE))
+        writer.expect(5)
+        # After some that take long syncs are left to a thread, so that the broker goes on.
+        disk.plan(Action.NOTHING, Call(0), sync_us=30_000)
+        for number in range(12):
+            writer.publish("r/x", b"%d" % number, 1, retain=True)
+        disk.plan(Action.HOLD, Call.SYNC)
+        writer.send(mqtt_bytes.packet(6, TWICE.to_bytes(2, "big"), 2))
+        assert writer.has_silence(SILENCE_S)
+    with Peer(broker.mqtt_port, level) as writer:
+        assert writer.connect("writer", **KEPT)[0] == 1
+        writer.send(mqtt_bytes.packet(6, TWICE.to_bytes(2, "big"), 2))
+        assert writer.has_silence(SILENCE_S)
+        disk.heal()
+        assert writer.expect(7).body[:2] == TWICE.to_bytes(2, "big")

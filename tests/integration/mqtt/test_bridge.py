@@ -313,6 +313,48 @@ def test_a_dead_letter_of_a_session_has_the_key_of_its_topic(
     api("DELETE", f"/api/policies/%2F/{word}")
 
 
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_dead_letter_of_a_session_has_all_that_was_published(
+    api: Api, amqp: Amqp, paho: NewPeer, word: str, qos: int
+) -> None:
+    """It was a record of MQTT: QoS 1 came as transient, its properties as one header of bytes."""
+    api("PUT", f"/api/policies/%2F/{word}", {
+        "pattern": f"^mqtt.r-{word}$", "apply-to": "queues",
+        "definition": {
+            "dead-letter-exchange": "amq.topic", "dead-letter-routing-key": f"dead.{word}",
+            "max-length": 0,
+        },
+    })  # fmt: skip
+    amqp.bind(f"dead.{word}")
+    back = paho(V5, f"b-{word}")
+    back.subscribe((f"dead/{word}", 2))
+    reader = paho(V311, f"r-{word}", clean_session=False)
+    reader.subscribe((word, 2))
+    reader.close()
+    said = properties(
+        ContentType="text/plain", CorrelationData=b"c1", ResponseTopic="answers/a.b",
+        UserProperty=[("color", "red")],
+    )  # fmt: skip
+
+    paho(V5).publish(word, b"1", qos, properties=said)
+
+    _, props, body = amqp.get()
+    assert (body, props.delivery_mode) == (b"1", 2)
+    assert (props.content_type, props.correlation_id) == ("text/plain", "c1")
+    assert props.reply_to == "answers.a/b"
+    headers = props.headers or {}
+    assert headers["color"] == "red"
+    assert headers["x-first-death-queue"] == f"mqtt.r-{word}"
+    assert not [name for name in headers if name.startswith("mqtt.")]
+    came = back.message()
+    assert (came.payload, came.qos) == (b"1", 1)
+    assert came.properties.ContentType == "text/plain"
+    assert came.properties.CorrelationData == b"c1"
+    assert came.properties.ResponseTopic == "answers/a.b"
+    assert ("color", "red") in came.properties.UserProperty
+    api("DELETE", f"/api/policies/%2F/{word}")
+
+
 @pytest.mark.parametrize("arguments", [{}, {"x-queue-type": "stream"}])
 def test_a_subscription_is_served_by_a_queue_that_amqp_shares(
     amqp: Amqp, paho: NewPeer, word: str, arguments: dict[str, str]
