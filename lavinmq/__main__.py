@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Iterator
 
 from lavinmq import __version__
 from lavinmq.config.command_line import parse
@@ -94,6 +95,7 @@ def _check(argv: list[str]) -> int:
     config = load(argv, os.environ, errors)
     warnings = [*config.warnings, *doubts(config)]
     errors += problems(config)
+    errors += _deep_problems(config, errors)
     for warning in warnings:
         print(f"WARNING: {warning}", file=sys.stderr)
     for line in config.ignored:
@@ -103,6 +105,22 @@ def _check(argv: list[str]) -> int:
     if not errors:
         print(f"The configuration is good ({config.files or 'no file'})")
     return 1 if errors else 0
+
+
+def _deep_problems(config: Config, errors: list[str]) -> Iterator[str]:
+    """What only those see who read a setting as the broker does, one line each."""
+    if config.clustering_enabled:
+        from lavinmq.cluster import places
+
+        yield from places.problems(config)
+    if config.load_definitions and not any("'load_definitions'" in line for line in errors):
+        from lavinmq.errors import DefinitionsError
+        from lavinmq.server import boot_file
+
+        try:
+            boot_file(config)
+        except DefinitionsError as error:
+            yield str(error)
 
 
 def _print(argv: list[str]) -> int:

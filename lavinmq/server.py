@@ -38,7 +38,7 @@ from lavinmq.http.access.origin import Origin
 from lavinmq.integrity.keeper import Integrity
 from lavinmq.listeners.endpoints import Endpoints
 from lavinmq.listeners.listener import Listener, Places, listeners
-from lavinmq.listeners.tls import Contexts, TlsError
+from lavinmq.listeners.tls import Contexts
 from lavinmq.mqtt.service import Service as Mqtt
 from lavinmq.process import descriptors, log
 from lavinmq.process.portions import SharedPortion, in_portions
@@ -170,10 +170,11 @@ class Server:
             integrity.first_look(is_shallow=True)
         if integrity is not None:
             integrity.before_reading()
-        definitions = self._boot_file()
+        definitions = boot_file(self.config)  # first: a bad one leaves no trace in a new directory
         self.broker.load(create_default=definitions is None)
         if definitions is not None:
             definitions.apply(self.broker, self.broker.disk)
+            self._tell_whom_it_lacks()
         if self._log_exchange is not None:
             self._log_exchange.start()
         self.broker.chain.start()
@@ -195,6 +196,20 @@ class Server:
         self.events.call_soon(self.shovels.start)
         self.events.call_soon(self.federation.start)
         self.service.start_watchdog(self.events)
+
+    def _tell_whom_it_lacks(self) -> None:
+        """Definitions take the place of the default user and virtual host, and may have none."""
+        lacks = []
+        if not self.broker.users.all() and "oauth" not in self.config.auth_backends:
+            lacks.append("user")
+        if not self.broker.vhosts:
+            lacks.append("virtual host")
+        if lacks:
+            _log.warning(
+                "no client can connect: there is no %s: with 'load_definitions' in [main] nothing"
+                " is made by default. Put them into the file, or use `lavinmqctl add_user` and"
+                " `add_vhost`", " and no ".join(lacks),
+            )  # fmt: skip
 
     def _secure_what_is_there(self) -> None:
         """Have on disk what the start is going to read: the last process may have died before it
@@ -262,19 +277,6 @@ class Server:
     def _tell_ready(self) -> None:
         names = ", ".join(listener.name for listener in self.listeners)
         self.service.ready(f"Listening on {names}" if names else "Listening nowhere")
-
-    def _boot_file(self) -> BootFile | None:
-        """The definitions to import, if any. Read first: a bad file leaves no trace in a new data
-        directory. Raises: DefinitionsError."""
-        config = self.config
-        if not config.load_definitions:
-            return None
-        from lavinmq.definitions_json.boot import BootFile  # few need it
-
-        return BootFile(
-            config.load_definitions, Path(config.data_dir), TableBounds.of(config),
-            skip_if_unchanged=config.load_definitions_skip_if_unchanged,
-        )  # fmt: skip
 
     def _open_http(self) -> None:
         """Bind what answers HTTP, if anything does: the library for it costs memory."""
@@ -455,17 +457,36 @@ class Server:
             vhost.abandon()
 
     def reload(self) -> None:
-        """Read the configuration again (SIGHUP) and take over what may change while running.
-
-        Source: docs/configuration.md."""
+        """Read the configuration again (SIGHUP) and take over what may change while running, if all
+        of it is good. Source: docs/configuration.md."""
         self.service.reloading()
+        self._n_reloads += 1
+        in_portions(self.events.call_soon, self._reload(self._n_reloads))
+
+    def _reload(self, number: int) -> Iterator[None]:
+        """Check everything, then take it over. A context of TLS is built in each step; a newer
+        reload overtakes this one."""
+        was_enabled = self.tls.is_enabled
         try:
             fresh = load(self.config.argv, os.environ)
+            contexts = self.tls.anew(fresh)
+            for _ in contexts.loading():
+                yield
+                if number != self._n_reloads:
+                    return
             log.setup(fresh.log_level, fresh.log_file, os.environ, fresh.log_format)
         except (ConfigError, OSError) as error:
             _log.warning("Configuration not reloaded: %s", error)
             self._tell_ready()
             return
+        self.tls.take(contexts)
+        self._take_over(fresh)
+        if bool(self.config.tls_cert) != was_enabled:
+            _log.warning("A restart is needed for: turning TLS on or off")
+        self._tell_ready()
+
+    def _take_over(self, fresh: Config) -> None:
+        """Take the values that may change while running, and say which have changed."""
         changes = self.config.take_live(fresh)
         self.broker.take_settings()
         self.broker.loop.is_low = self._disk.is_low()
@@ -476,24 +497,6 @@ class Server:
             _log.debug("%s", line)
         if changes.waiting:
             _log.warning("A restart is needed for: %s", ", ".join(changes.waiting))
-        self._n_reloads += 1
-        in_portions(self.events.call_soon, self._reload_tls(self._n_reloads))
-
-    def _reload_tls(self, number: int) -> Iterator[None]:
-        """Build the contexts of TLS again, one in each step; a newer reload overtakes this one."""
-        was_enabled = self.tls.is_enabled
-        try:
-            for _ in self.tls.loading():
-                yield
-                if number != self._n_reloads:
-                    return
-        except TlsError as error:
-            _log.warning(
-                "TLS certificates not reloaded, the previous ones stay in force: %s", error
-            )
-        if bool(self.config.tls_cert) != was_enabled:
-            _log.warning("A restart is needed for: turning TLS on or off")
-        self._tell_ready()
 
     def tell_state(self) -> None:
         """Log what the process holds and what it is waiting for (SIGUSR1)."""
@@ -518,6 +521,21 @@ class Server:
         _log.fatal("%s. Stopping; nothing was confirmed that is not on disk", failure)
         self.has_sync_failed = True
         self._end(failure)
+
+
+def boot_file(config: Config) -> BootFile | None:
+    """The definitions to import at a start, if any, read and checked. Raises: DefinitionsError."""
+    if not config.load_definitions:
+        return None
+    from lavinmq.definitions_json.boot import BootFile  # few need it
+
+    try:
+        return BootFile(
+            config.load_definitions, Path(config.data_dir), TableBounds.of(config),
+            skip_if_unchanged=config.load_definitions_skip_if_unchanged,
+        )  # fmt: skip
+    except DefinitionsError as error:
+        raise DefinitionsError(f"{error} ('load_definitions' in [main])") from error
 
 
 @contextmanager

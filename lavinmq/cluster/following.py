@@ -55,10 +55,11 @@ _log = log.get("lmq.cluster")
 
 def address_of(uri: str) -> tuple[str, int]:
     """Host and port of an advertised URI. Raises: ValueError."""
-    parts = urlsplit(uri if "//" in uri else f"tcp://{uri}")
-    if parts.scheme not in SCHEMES or not parts.hostname:
-        raise ValueError(f"{uri!r} is no tcp://host:port, nor tls://host:port")
-    return parts.hostname, parts.port or PORT
+    with suppress(ValueError):  # says which part of it is none, not what is wanted
+        parts = urlsplit(uri if "//" in uri else f"tcp://{uri}")
+        if parts.scheme in SCHEMES and parts.hostname:
+            return parts.hostname, parts.port or PORT
+    raise ValueError(f"{uri!r} is no tcp://host:port, nor tls://host:port")
 
 
 class Following:

@@ -36,5 +36,7 @@ def node_id(root: str) -> str:
         text = base36(secrets.randbelow(MAX_ID - 1) + 1)
         write_atomic(path, text.encode(), Changes())
     if not text or set(text) - set(DIGITS) or int(text, 36) >= MAX_ID:
-        raise DataDirError(f"{path!r} says {text[:20]!r}, which is no id of a node")
+        raise DataDirError(
+            f"{path!r} says {text[:20]!r}, which is no id of a node", is_lasting=True
+        )
     return text

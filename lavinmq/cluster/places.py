@@ -6,16 +6,31 @@ Source: docs/clustering.md.
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from lavinmq import __version__
 from lavinmq.cluster.etcd import Etcd
+from lavinmq.cluster.etcd_wire import Endpoint
 from lavinmq.cluster.following import PORT, address_of
 from lavinmq.cluster.proxy import Door, Target
 
 if TYPE_CHECKING:
     from lavinmq.cluster.coordinator import State
     from lavinmq.config.values import Config
+
+
+def problems(config: Config) -> Iterator[str]:
+    """What keeps a node of this configuration from starting, one line each."""
+    try:
+        etcd(config)
+    except ValueError as error:
+        yield str(error)
+    try:
+        told(config, config.clustering_advertised_uri or default_uri(config))
+    except ValueError as error:
+        yield str(error)
 
 
 def default_uri(config: Config) -> str:
@@ -27,9 +42,11 @@ def default_uri(config: Config) -> str:
 def told(config: Config, uri: str) -> dict[str, Any]:
     """What other nodes have to know of this one. Args: uri: where they reach it. Raises:
     ValueError."""
+    with _named("'advertised_uri'"):
+        address, _ = address_of(uri)
     return {
         "uri": uri, "host": socket.gethostname(), "directory": config.data_dir,
-        "address": address_of(uri)[0], "ports": ports(config), "version": __version__,
+        "address": address, "ports": ports(config), "version": __version__,
     }  # fmt: skip
 
 
@@ -44,11 +61,24 @@ def etcd(config: Config) -> Etcd:
     """A client of etcd. Raises: ValueError."""
     if bool(config.clustering_etcd_cert) != bool(config.clustering_etcd_key):
         raise ValueError("of 'etcd_cert' and 'etcd_key' in [clustering] one is missing")
-    return Etcd(
-        config.clustering_etcd_endpoints, timeout_s=max(1.0, config.clustering_lease_ttl / 3),
-        ca=config.clustering_etcd_ca_cert or "", cert=config.clustering_etcd_cert or "",
-        key=config.clustering_etcd_key or "",
-    )  # fmt: skip
+    with _named("'etcd_endpoints'"):
+        if not [Endpoint(each) for each in config.clustering_etcd_endpoints]:
+            raise ValueError("there is no etcd endpoint")
+    with _named("'etcd_ca_cert' or 'etcd_cert'"):
+        return Etcd(
+            config.clustering_etcd_endpoints, timeout_s=max(1.0, config.clustering_lease_ttl / 3),
+            ca=config.clustering_etcd_ca_cert or "", cert=config.clustering_etcd_cert or "",
+            key=config.clustering_etcd_key or "",
+        )  # fmt: skip
+
+
+@contextmanager
+def _named(keys: str) -> Iterator[None]:
+    """Have an error name the settings that it is about."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{keys} in [clustering]: {error}") from None
 
 
 def ports(config: Config) -> dict[str, int]:

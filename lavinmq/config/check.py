@@ -25,6 +25,7 @@ LISTENERS = (("amqp", "bind", "port"), ("amqp", "bind", "tls_port"),
              ("mqtt", "bind", "port"), ("mqtt", "bind", "tls_port"),
              ("mgmt", "bind", "port"), ("mgmt", "bind", "tls_port"),
              ("main", "metrics_http_bind", "metrics_http_port"))  # fmt: skip
+OF_NODES = (("clustering", "bind", "port"),)
 SOCKETS = (("main", "control_unix_path"), ("amqp", "unix_path"), ("mqtt", "unix_path"),
            ("mgmt", "unix_path"))  # fmt: skip
 ANY_ADDRESS = frozenset({"0.0.0.0", "::"})
@@ -167,7 +168,7 @@ def _address_problems(config: Config) -> Iterator[str]:
 
     wanted: dict[int, list[tuple[str, str]]] = {}
     resolved: dict[str, str] = {}
-    for section, bind, port_key in LISTENERS:
+    for section, bind, port_key in LISTENERS + (OF_NODES if config.clustering_enabled else ()):
         address, port = value(config, section, bind), value(config, section, port_key)
         # Port 0 is a free one; a TLS port opens only with a certificate.
         if port < 0 or (port_key == "tls_port" and not value(config, "main", "tls_cert")):

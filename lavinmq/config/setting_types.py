@@ -35,11 +35,13 @@ class Kind:
 
     ``parse`` returns the value or raises ``ValueError``; ``doubt`` returns a warning about a text
     that is accepted but probably not meant, else an empty string; ``name`` is for people.
+    ``is_safeguard`` says that data or access hang on it, so that no slip may turn it off.
     """
 
     name: str
     parse: Callable[[str], object]
     doubt: Callable[[str], str] = _certain
+    is_safeguard: bool = False
 
 
 def shown(text: str) -> str:
@@ -105,24 +107,25 @@ def _boolean(text: str) -> bool:
 
 
 def _doubtful_boolean(text: str) -> str:
-    if text.lower() in TRUE_WORDS | FALSE_WORDS:
+    if is_boolean(text):
         return ""
     return f"{shown(text)} is not a known boolean and counts as false"
 
 
 def _safeguard(text: str) -> bool:
     # A slip must not turn off what protects data or access.
-    if text.lower() not in TRUE_WORDS | FALSE_WORDS:
+    if not is_boolean(text):
         raise ValueError(f"{shown(text)} is neither true nor false")
     return _boolean(text)
 
 
+def is_boolean(text: str) -> bool:
+    """Return whether a text is one of the words for true and false."""
+    return text.lower() in TRUE_WORDS | FALSE_WORDS
+
+
 def _proxy_protocol(text: str) -> bool:
-    return text == "2" or _boolean(text)
-
-
-def _doubtful_proxy_protocol(text: str) -> str:
-    return "" if text == "2" else _doubtful_boolean(text)
+    return text == "2" or _safeguard(text)
 
 
 def _text(text: str) -> str:
@@ -255,8 +258,9 @@ def _tls_version(text: str) -> str:
 
 
 BOOLEAN = Kind("boolean", _boolean, _doubtful_boolean)
-SAFEGUARD = Kind("true or false", _safeguard)
-PROXY_PROTOCOL = Kind("boolean, 1 or 2", _proxy_protocol, _doubtful_proxy_protocol)
+SAFEGUARD = Kind("true or false", _safeguard, is_safeguard=True)
+# Where it is off by a slip each client seems to come from the proxy, which may be this host.
+PROXY_PROTOCOL = Kind("true or false, 1 or 2", _proxy_protocol, is_safeguard=True)
 TEXT = Kind("text", _text)
 NAME = Kind("name", _name)
 PATH = Kind("path", _path)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from lavinmq import missing
 from lavinmq.config import ini
 from lavinmq.config.conf_d import Part, read_parts
-from lavinmq.config.setting_types import shown
+from lavinmq.config.setting_types import is_boolean, shown
 from lavinmq.config.settings import (
     MOVED,
     SECTIONS,
@@ -27,12 +27,13 @@ from lavinmq.config.settings import (
     ConfigError,
     Setting,
 )
-from lavinmq.nearest import hint
+from lavinmq.nearest import hint, nearest
 
 CONFIG_FILE = "lavinmq.ini"
 CONFIG_DIRECTORY = "/etc/lavinmq"
 MAX_FILE_BYTES = 1 << 20
 INI_FILE = "ini file"
+PREFIX = "LAVINMQ_"
 OTHER_VARIABLES = frozenset({"LAVINMQ_CONFIGURATION_DIRECTORY"})
 _OF_KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)|_PORT_\d+_(TCP|UDP)")
 
@@ -75,6 +76,17 @@ class Values:
         if self._errors is None:
             raise ConfigError(text) from None
         self._errors.append(text)
+
+    def note_unknown(self, text: str, meant: Setting | None) -> None:
+        """Note a name that sets nothing: as an error where a slip in it leaves data or access
+        without what protects them, else as a warning. Raises: as `refuse`.
+
+        Args: meant: the setting whose name is most like it.
+        """
+        if meant is not None and meant.kind.is_safeguard:
+            self.refuse(f"{text} Data or access hang on that one: it is not left off by a slip")
+        else:
+            self.warn(text)
 
     def take(
         self, setting: Setting, text: str, source: str, *, name: str = "", wished: bool = True
@@ -212,10 +224,11 @@ def _take_file(
             place = MOVED.get((section, key))
             setting = table.get(place or (section, key))
             if setting is None:
-                known = [key for name, key in table if name == section]
-                values.warn(
+                known = {name: each for (place, name), each in table.items() if place == section}
+                values.note_unknown(
                     f"Unknown setting {_quoted(key)} in section [{_plain(written)}]"
-                    f"{_place(source)}{hint(key, known)}"
+                    f"{_place(source)}{hint(key, known)}",
+                    known.get(nearest(key, known)),
                 )
             elif place is None:
                 current.append((setting, value))
@@ -264,9 +277,10 @@ def _take_sni(values: Values, written: str, content: Mapping[str, Given]) -> Non
         prefix = next((prefix for prefix in SNI_PREFIXES if key.startswith(prefix)), "")
         setting = table.get(key.removeprefix(prefix))
         if setting is None:
-            values.warn(
+            values.note_unknown(
                 f"Unknown setting {_quoted(key)} in section [{section}]{_place(given.source)}"
-                f"{hint(key, table)}"
+                f"{hint(key, table)}",
+                table.get(nearest(key, table)),
             )
             continue
         values.take_of_host(host, key, setting, given, written)
@@ -309,16 +323,30 @@ def take_environment(values: Values, environ: Mapping[str, str]) -> None:
 
 
 def unknown_variables(values: Values, environ: Mapping[str, str]) -> None:
-    """Warn about variables that begin like ours and set nothing: a slip would go unnoticed."""
-    known = {name for setting in SETTINGS for name in (*setting.variables, setting.fallback)}
-    known |= OTHER_VARIABLES
+    """Tell of variables that begin like ours and set nothing: a slip would go unnoticed.
+
+    Raises: ``ConfigError`` for one that is like that of a safeguard.
+    """
+    known: dict[str, Setting | None] = dict.fromkeys(OTHER_VARIABLES)
+    for setting in SETTINGS:
+        known |= dict.fromkeys((*setting.variables, setting.fallback), setting)
+    # Without what all begin with: that alone makes any two of them alike.
+    ends = {name.removeprefix(PREFIX): name for name in known if name.startswith(PREFIX)}
     for name in sorted(environ):
         plain = name.removesuffix("_FILE")
-        if not name.startswith("LAVINMQ_") or plain in known:
+        if not name.startswith(PREFIX) or plain in known:
             continue
         # Kubernetes describes every service of the name space to every program.
-        if not (_OF_KUBERNETES.search(name) or "://" in environ[name]):
-            values.warn(f"Unknown variable {_quoted(name)} sets nothing{hint(plain, known)}")
+        if _OF_KUBERNETES.search(name) or "://" in environ[name]:
+            continue
+        meant = ends.get(nearest(plain.removeprefix(PREFIX), ends), "")
+        guess = f", did you mean '{meant}'?" if meant else ""
+        # Programs and images have variables of their own; one that says yes or no is a slip.
+        is_slip = plain != name or (environ[name] and is_boolean(environ[name]))
+        values.note_unknown(
+            f"Unknown variable {_quoted(name)} sets nothing{guess}",
+            known.get(meant) if is_slip else None,
+        )
 
 
 def _variables_of(values: Values, setting: Setting, environ: Mapping[str, str]) -> list[Given]:

@@ -44,7 +44,8 @@ the user, and later changes of it have no effect, as with the hash.
 
 `lavinmq --check-config` reads all this, tells everything that is wrong on standard error, and exits
 with 0 or 1: values, files that cannot be read or written, certificates that cannot be loaded, two
-listeners in one place. Of the file that the service of this host uses it also tells what systemd
+listeners in one place, addresses of a cluster that are none, definitions to load that would be
+refused. Of the file that the service of this host uses it also tells what systemd
 would not let the service do: paths outside of those that its unit lets it write, a data directory
 of another user. It warns about a control socket where `lavinmqctl` does not look. It starts nothing
 and does not mind a broker that runs.
@@ -53,8 +54,8 @@ from; secrets are masked.
 
 At a reload (SIGHUP) everything is read again in the same order, from the defaults on: a key that
 was removed from the file goes back to its default, and flags and variables win as they did at the
-start. What is wrong in any source leaves all as it is. The log names the settings that have changed
-and those that wait for a restart.
+start. What is wrong in any source, or in a certificate, leaves all as it is. The log names the
+settings that have changed and those that wait for a restart.
 
 ## The ini file
 
@@ -69,15 +70,18 @@ bind = ::
 A comment is a line that starts with `;` or `#`; after a value these are part of the value. `1`,
 `true`, `yes`, `on` and `y` are true and everything else is false, with a warning when it is
 not one of `0`, `false`, `no`, `off`, `n` or empty. Where the type is *true or false*, data or
-access hang on it, and any other word stops the start. Lists are separated by commas. A section may
-be opened again; of a repeated key the last one counts.
+access hang on it, and any other word stops the start. Turning `sync` or `data_dir_lock` off is
+warned about, and so is a `tls_port` without a certificate. Lists are separated by commas. A section
+may be opened again; of a repeated key the last one counts.
 
 An unknown section, a line that is none, or a value of the wrong type or out of range stops the
 start with exit code 1 and one line that says where. A data directory that the broker may not write
-to, or whose format it does not know, ends it with exit code 78 and a line that says what helps;
-the unit of packages does not start it again then. An unknown key is only warned about, and so is
-a variable that begins with `LAVINMQ_` and belongs to no setting; the warning names the known one
-that is most like it.
+to, that is a file, or whose format it does not know, ends it with exit code 78 and a line that says
+what helps; the unit of packages does not start it again then. An unknown key is only warned about,
+and so is a variable that begins with `LAVINMQ_` and belongs to no setting; the warning names the
+known one that is most like it. Where data or access hang on that one, the unknown key stops the
+start as well, and so does the variable if it is 'true', 'false' or another such word, or names a
+file: a slip must not leave them without what protects them.
 
 **Effect** tells what a setting does in this version: *yes*; *live* — yes, and a reload changes the
 running broker; *not yet* — recognised and checked, setting it gives a warning in the log that says

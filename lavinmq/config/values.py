@@ -10,7 +10,7 @@ reload changes. It prints nothing: warnings are collected in ``Config.warnings``
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -258,7 +258,7 @@ def load(
             " the plain one counts"
         )
     unknown_variables(values, environ)
-    return _checked(
+    config = _checked(
         Config(
             config_file=files.path,
             config_parts=tuple(part.path for part in files.parts),
@@ -269,6 +269,9 @@ def load(
             **values.by_attribute,
         )
     )
+    for line in _danger(config):
+        values.warn(line)
+    return config
 
 
 def defaults() -> Config:
@@ -314,6 +317,8 @@ def _checked(config: Config) -> Config:
             "'enabled' in [clustering]: 'sync' in [main] is false, so nodes would acknowledge what"
             " no disk has. Take one of them out"
         )
+    if config.clustering_enabled and config.clustering_port < 0:
+        raise ConfigError("'port' in [clustering] is -1: other nodes could not reach this one")
     if config.clustering_enabled:
         _check_tls_of_nodes(config)
     if config.clustering_enabled and config.clustering_reads_tls_port >= 0 and not config.tls_cert:
@@ -322,6 +327,38 @@ def _checked(config: Config) -> Config:
             " speak TLS there"
         )
     return config
+
+
+def _danger(config: Config) -> Iterator[str]:
+    """What the operator has set and has to know the end of, one line each."""
+    if not config.sync:
+        yield (
+            "'sync' in [main] is false: what is confirmed is not on disk yet, and a loss of power"
+            " takes it away"
+        )
+    if not config.data_dir_lock:
+        yield (
+            "'data_dir_lock' in [main] is false: a second broker on the same data directory would"
+            " destroy what is in it"
+        )
+    if ("clustering", "enabled") not in config.given:
+        for key in ("etcd_endpoints", "advertised_uri"):
+            if ("clustering", key) in config.given:
+                yield (
+                    f"'{key}' in [clustering] has no effect: without 'enabled' this broker is none"
+                    " of a cluster"
+                )
+    ports = {
+        "amqp": (config.amqp_port, config.amqp_tls_port),
+        "mqtt": (config.mqtt_port, config.mqtt_tls_port),
+        "mgmt": (config.http_port, config.https_port),
+    }
+    for section, (port, tls_port) in ports.items():
+        if tls_port >= 0 and (section, "tls_port") in config.given and not config.tls_cert:
+            rest = ", nor a 'port': no listener on TCP" if port < 0 else ""
+            yield (
+                f"'tls_port' in [{section}] has no effect: there is no 'tls_cert' in [main]{rest}"
+            )
 
 
 def _check_tls_of_nodes(config: Config) -> None:

@@ -36,6 +36,9 @@ ACCESS = {"owner": 0o700, "group": 0o750}
 PID_FILE_MODE = 0o644
 NEEDS_A_PERSON = 78
 """Exit code that the unit does not start again after. Source: sysexits.h, EX_CONFIG."""
+LASTING = frozenset((errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR))
+"""What is in the place is of another kind: no other start finds it better. Not a regular file is
+EINVAL."""
 SHA1_DIGITS = 40
 MARKER_BYTES = 1024  # more than any lock or schema file holds
 
@@ -90,6 +93,7 @@ class DataDir:
         """
         try:
             self._create()
+            self._warn_root()
             self.found_time = _time_of(os.path.join(self.path, LOCK_FILE))
             if self._locks:
                 self._lock()
@@ -104,7 +108,8 @@ class DataDir:
             where = error.filename or self.path
             remedy = _remedy(error, where, self.path)
             raise DataDirError(
-                f"Data directory: {where!r}: {error.strerror}{remedy}", is_lasting=bool(remedy)
+                f"Data directory: {where!r}: {error.strerror}{remedy}",
+                is_lasting=bool(remedy) or error.errno in LASTING,
             ) from error
         except (DataDirError, StoppedWaiting):
             self.close()
@@ -146,6 +151,8 @@ class DataDir:
         self.close()
 
     def _create(self) -> None:
+        if os.path.exists(self.path) and not os.path.isdir(self.path):
+            raise DataDirError(f"Data directory {self.path!r} is no directory", is_lasting=True)
         missing, path = [], os.path.abspath(self.path)
         while not os.path.isdir(path):
             missing.append(path)
@@ -154,6 +161,17 @@ class DataDir:
         # Without this a power cut may take the whole directory, synced files and all.
         for path in missing:
             sync_directory(os.path.dirname(path))
+
+    def _warn_root(self) -> None:
+        """Root may write everywhere; whoever the directory belongs to may not go on from there."""
+        logger, owner = log.get("lmq.data_dir"), os.stat(self.path).st_uid
+        if os.geteuid() == 0 and owner:
+            logger.warning(
+                "Data directory %s belongs to user %s, and this broker runs as root: what it writes"
+                " there is root's, so that a broker of that user cannot start again. Start it as"
+                " that user; if it was started as root, stop it and `chown -R %s %s`",
+                self.path, owner, owner, self.path,
+            )  # fmt: skip
 
     def _is_ours(self) -> bool:
         """Whether nobody else has files in it: it has been a data directory, or is new."""

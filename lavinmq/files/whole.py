@@ -20,11 +20,14 @@ def read_regular(path: str) -> bytes:
     Raises: ``OSError`` naming the path.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(fd).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(fd)
+        if stat.S_ISDIR(mode):  # open() would name the number of the descriptor
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        raise OSError(errno.EINVAL, "Not a regular file", path)
     with open(fd, "rb") as file:
-        mode = os.fstat(fd).st_mode
-        if stat.S_ISREG(mode):
-            return file.read()
-    raise OSError(errno.EINVAL, "Not a regular file", path)
+        return file.read()
 
 
 class UnsureError(OSError):

@@ -98,6 +98,8 @@ class Contexts:
         Without a certificate those of before stay. Raises: TlsError; then nothing has changed.
         """
         config = self._config
+        if not config.tls_cert and config.tls_verify_peer:
+            _check_authority(config.tls_ca_cert, "[main]")  # nobody else looks without TLS
         if not config.tls_cert and self._main:
             return  # ports are open that need it
         made: dict[tuple[bool, Options], Context] = {}
@@ -119,6 +121,19 @@ class Contexts:
             if config.tls_ktls:
                 _check_kernel_tls()
         self._main, self._hosts = main, hosts
+
+    def anew(self, config: Config) -> Contexts:
+        """Those of other settings, to `load` and then, when all else is good as well, `take`."""
+        fresh = Contexts(config)
+        fresh._scratch = self._scratch
+        return fresh
+
+    def take(self, fresh: Contexts) -> None:
+        """Put in force what was loaded for other settings, which the broker takes over as well.
+        Without a certificate those of before stay: ports are open that need one."""
+        self._scratch = fresh._scratch
+        if fresh.is_enabled or not self.is_enabled:
+            self._main, self._hosts = fresh._main, fresh._hosts
 
     def _new(self, protocol: Protocol) -> Context:
         """Return an empty context."""
@@ -220,21 +235,27 @@ def _load_certificate(context: Context, options: Options, section: str) -> None:
 
 
 def _verify_clients(context: Context, options: Options, section: str) -> None:
-    if not options.ca_cert:
-        raise TlsError(f"'tls_verify_peer' in {section} needs 'tls_ca_cert'")
+    authority = _check_authority(options.ca_cert, section)
     context.verify_mode = ssl.CERT_REQUIRED
-    if os.path.isdir(options.ca_cert):
-        _load_directory(context, options.ca_cert, section)
+    if os.path.isdir(authority):
+        _load_directory(context, authority, section)
     else:
-        _load_authorities(context, "tls_ca_cert", options.ca_cert, section)
+        _load_authorities(context, "tls_ca_cert", authority, section)
     if not context.cert_store_stats()["x509_ca"]:
-        raise TlsError(f"'tls_ca_cert' in {section}: {options.ca_cert!r} holds no authority")
+        raise TlsError(f"'tls_ca_cert' in {section}: {authority!r} holds no authority")
     if options.crl:
         before = context.cert_store_stats()["crl"]
         _load_authorities(context, "tls_crl", options.crl, section)
         if context.cert_store_stats()["crl"] == before:
             raise TlsError(f"'tls_crl' in {section}: {options.crl!r} holds no revocation list")
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+
+
+def _check_authority(path: str | None, section: str) -> str:
+    """Return the place of what client certificates are verified with. Raises: TlsError."""
+    if not path:
+        raise TlsError(f"'tls_verify_peer' in {section} needs 'tls_ca_cert'")
+    return path
 
 
 def _load_directory(context: Context, directory: str, section: str) -> None:

@@ -113,6 +113,58 @@ def test_a_bad_file_at_sighup_changes_nothing(
     connect(broker).close()
 
 
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ('{"vhosts": [{"name": "/"}]}', "there is no user"),
+        ('{"users": [{"name": "u", "password_hash": "", "tags": ""}]}', "there is no virtual host"),
+        ("{}", "there is no user and no virtual host"),
+        ('{"vhosts": [{"name": "/"}],'
+         ' "users": [{"name": "u", "password_hash": "", "tags": ""}]}', ""),
+    ],
+)  # fmt: skip
+def test_a_start_after_which_no_client_can_connect_says_so(
+    broker_factory: BrokerFactory, tmp_path: Path, content: str, what: str
+) -> None:
+    (tmp_path / "definitions.json").write_text(content)
+
+    broker = broker_factory(env={"LAVINMQ_MAIN_LOAD_DEFINITIONS": f"{tmp_path}/definitions.json"})
+
+    assert (f"no client can connect: {what}:" in broker.log_text()) == bool(what)
+    assert ("no client can connect" in broker.log_text()) == bool(what)
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        ("[main]\ntls_cert = /nope\n", "'tls_cert' in [main]: '/nope': no such file or directory"),
+        ("[main]\ntls_verify_peer = true\n", "'tls_verify_peer' in [main] needs 'tls_ca_cert'"),
+        ("[main]\nlog_file = /nope/log\n", "/nope/log"),
+        ("[clustering]\nenable = true\n", "did you mean 'enabled'?"),
+    ],
+)
+def test_what_is_wrong_at_sighup_leaves_everything_else_as_it_was(
+    broker_factory: BrokerFactory, tmp_path: Path, bad: str, why: str
+) -> None:
+    """Files of TLS were looked at when the other settings had been taken over."""
+    config = tmp_path / "lavinmq.ini"
+    config.write_text("[amqp]\nheartbeat = 30\n")
+    broker = broker_factory(args=("-c", str(config)))
+    config.write_text(f"{bad}[main]\nlog_level = debug\n[amqp]\nheartbeat = 10\n")
+
+    os.kill(broker.pid, signal.SIGHUP)
+
+    wait_for(lambda: "Configuration not reloaded: " in broker.log_text(), "no warning")
+    assert why in broker.log_text()
+    assert "Configuration reloaded" not in broker.log_text()
+    proposals: list[int] = []
+    parameters = pika.ConnectionParameters(broker.host, broker.port)
+    parameters.heartbeat = lambda _connection, proposed: proposals.append(proposed) or proposed
+    pika.BlockingConnection(parameters).close()
+    assert proposals == [30]
+    assert " DEBUG " not in broker.log_text()
+
+
 def test_the_log_level_changes_while_the_broker_runs(
     broker_factory: BrokerFactory, tmp_path: Path
 ) -> None:

@@ -326,6 +326,39 @@ def test_check_config_tells_all_problems_and_starts_nothing(
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("[clustering]\nenabled = true\nport = -1\n",
+         "'port' in [clustering] is -1: other nodes could not reach this one"),
+        ("[clustering]\nenabled = true\netcd_endpoints = http://a:b:c\n",
+         "'etcd_endpoints' in [clustering]: 'http://a:…' is no etcd endpoint"),
+        ("[clustering]\nenabled = true\nadvertised_uri = http://node1:99999/x\n",
+         "'advertised_uri' in [clustering]: 'http://node1:99999/x' is no tcp://host:port"),
+        ("[main]\nload_definitions = {tmp}/policies.json\n", "{tmp}/policies.json: "),
+        ("[main]\nload_definitions = {tmp}/none.json\n", "'load_definitions' in [main]: "),
+    ],
+)  # fmt: skip
+def test_check_config_finds_what_would_end_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, error: str
+) -> None:
+    (tmp_path / "policies.json").write_text(
+        '{"vhosts": [{"name": "/"}], "policies": [{"vhost": "/", "name": "p", "pattern": "",'
+        ' "definition": {"max-lenght": 1}}]}'
+    )
+    (tmp_path / "lavinmq.ini").write_text(text.replace("{tmp}", str(tmp_path)))
+    place = ["-D", str(tmp_path / "data"), "--control-unix-path", str(tmp_path / "ctl")]
+
+    assert command.main(["--check-config", *place]) == 1
+
+    lines = capsys.readouterr().err.splitlines()
+    (line,) = [line for line in lines if not line.startswith("WARNING: ")]
+    assert line.startswith("Error: " + error.replace("{tmp}", str(tmp_path)))
+    assert "' in [" in line
+    assert "policies.json" not in text or "max-lenght" in line
+    assert not (tmp_path / "data").exists()
+
+
 def test_check_config_of_a_good_configuration_ends_with_0(
     server: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -117,6 +117,7 @@ def test_a_node_collects_garbage_while_it_follows_and_not_while_it_loads(
         collects.append(gc.isenabled())
         raise NodeError("that is enough", 1)
 
+    node._probes.start = bool  # others may have their ports
     node._look_at_files = node._made_server = look
     gc.disable()  # as when the process starts
     with pytest.raises(NodeError, match="enough"):

@@ -64,6 +64,8 @@ def test_the_defaults_are_good(found: Found) -> None:
         ("[amqp]\nport = 15672", "both are port 15672 of 127.0.0.1"),
         ("[amqp]\nbind = ::\nport = 15672", "both are port 15672 of"),
         ("[amqp]\nbind = 300.0.0.1", "'bind' in [amqp]: '300.0.0.1': "),
+        ("[clustering]\nenabled = 1\nbind = 300.0.0.1", "'bind' in [clustering]: '300.0.0.1': "),
+        ("[clustering]\nenabled = 1\nport = 5672", "'port' in [clustering]: both are port 5672"),
         ("[amqp]\nunix_path = {tmp}/ctl", "both are '{tmp}/ctl'"),
         ("[amqp]\nunix_path = {tmp}/file", "'{tmp}/file': is there and is no socket"),
         ("[mgmt]\nunix_path = {tmp}/no/s", "cannot be made in '{tmp}/no'"),

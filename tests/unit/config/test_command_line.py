@@ -54,14 +54,15 @@ def test_flags_set_their_setting(
     config = load_bare(*argv)
 
     assert getattr(config, attribute) == expected
-    assert config.warnings == []
+    assert [each for each in config.warnings if " is false: " not in each] == []
 
 
 def test_every_flag_that_takes_an_argument_reaches_its_settings(load_bare: Loader) -> None:
     for flag, setting in flags():
         if setting is None or not flag.argument or flag.long == "--bind":
             continue
-        warnings = load_bare(flag.long, accepted(setting)).warnings
+        lines = load_bare(flag.long, accepted(setting)).warnings
+        warnings = [each for each in lines if " has no effect: " not in each]
 
         assert bool(warnings) == (bool(flag.instead) or setting.effect != "yes"), flag.long
 

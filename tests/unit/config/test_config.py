@@ -138,7 +138,11 @@ def test_an_unknown_key_names_the_known_one_that_is_most_like_it(
 
 @pytest.mark.parametrize(
     ("name", "meant"),
-    [("LAVINMQ_DATA_DIR", "LAVINMQ_DATADIR"), ("LAVINMQ_MAIN_SYNK_FILE", "LAVINMQ_MAIN_SYNC")],
+    [
+        ("LAVINMQ_DATA_DIR", "LAVINMQ_DATADIR"),
+        ("LAVINMQ_MAIN_LOG_LEVL_FILE", "LAVINMQ_MAIN_LOG_LEVEL"),
+        ("LAVINMQ_CLUSTER", "LAVINMQ_CLUSTERING"),  # it says neither yes nor no
+    ],
 )
 def test_an_unknown_variable_is_a_warning_that_names_the_nearest(
     load_ini: Loader, name: str, meant: str
@@ -146,6 +150,107 @@ def test_an_unknown_variable_is_a_warning_that_names_the_nearest(
     (warning,) = load_ini("", **{name: "x"}).warnings
 
     assert warning == f"Unknown variable '{name}' sets nothing, did you mean '{meant}'?"
+
+
+def test_a_variable_that_is_like_no_other_has_no_hint(load_ini: Loader) -> None:
+    assert load_ini("", LAVINMQ_IMAGE="x").warnings == ["Unknown variable 'LAVINMQ_IMAGE' sets"
+                                                        " nothing"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("[clustering]\nenable = true\n", "enabled"),
+        ("[main]\ntls_verify_peers = true\n", "tls_verify_peer"),
+        ("[main]\nsynk = true\n", "sync"),
+        ("[mqtt]\npermission_check_enable = true\n", "permission_check_enabled"),
+        ("[amqp]\ntcp_proxy_protokol = 1\n", "tcp_proxy_protocol"),
+        ("[sni:a]\ntls_cert = x\nhttp_tls_verify_peers = true\n", "tls_verify_peer"),
+    ],
+)
+def test_a_misspelt_key_cannot_leave_off_what_protects_data_or_access(
+    load_ini: Loader, text: str, meant: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^Unknown setting .*did you mean '{meant}'\? Data or"):
+        load_ini(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "meant"),
+    [
+        ("LAVINMQ_CLUSTERING_ENABLE", "true", "LAVINMQ_CLUSTERING_ENABLED"),
+        ("LAVINMQ_CLUSTER", "1", "LAVINMQ_CLUSTERING"),
+        ("LAVINMQ_MAIN_SYNK_FILE", "/run/secret", "LAVINMQ_MAIN_SYNC"),
+    ],
+)
+def test_a_misspelt_variable_cannot_leave_it_off_either(
+    load_ini: Loader, name: str, value: str, meant: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^Unknown variable '{name}' .*'{meant}'\? Data or"):
+        load_ini("", **{name: value})
+
+
+def test_a_check_gathers_misspelt_keys_with_the_other_errors(tmp_path: Path) -> None:
+    (tmp_path / "lavinmq.ini").write_text("[clustering]\nenable = true\n[amqp]\nport = x\n")
+    errors: list[str] = []
+
+    load(["-c", f"{tmp_path}/lavinmq.ini"], {}, errors)
+
+    assert [error.split(":")[0].split(" (")[0] for error in errors] == [
+        "Unknown setting 'enable' in section [clustering], did you mean 'enabled'? Data or access"
+        " hang on that one",
+        "Failed to handle value for 'port' in [amqp]",
+    ]
+
+
+# --- what would start and be dangerous
+
+
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [
+        ("[clustering]\netcd_endpoints = etcd1:2379\n",
+         "'etcd_endpoints' in [clustering] has no effect: without 'enabled' this broker is none of"
+         " a cluster"),
+        ("[clustering]\nadvertised_uri = tcp://a\nbind = ::\n",
+         "'advertised_uri' in [clustering] has no effect: without 'enabled' this broker is none of"
+         " a cluster"),
+        ("[main]\nsync = false\n",
+         "'sync' in [main] is false: what is confirmed is not on disk yet, and a loss of power"
+         " takes it away"),
+        ("[main]\ndata_dir_lock = no\n",
+         "'data_dir_lock' in [main] is false: a second broker on the same data directory would"
+         " destroy what is in it"),
+        ("[amqp]\nport = -1\ntls_port = 5671\n",
+         "'tls_port' in [amqp] has no effect: there is no 'tls_cert' in [main], nor a 'port':"
+         " no listener on TCP"),
+        ("[mgmt]\ntls_port = 15671\n",
+         "'tls_port' in [mgmt] has no effect: there is no 'tls_cert' in [main]"),
+    ],
+)  # fmt: skip
+def test_what_is_dangerous_or_has_no_effect_is_warned_about(
+    load_ini: Loader, text: str, warning: str
+) -> None:
+    assert load_ini(text).warnings == [warning]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[clustering]\nenabled = false\netcd_endpoints = etcd1:2379\n",
+        "[clustering]\nenabled = true\netcd_endpoints = etcd1:2379\n",
+        "[amqp]\nport = -1\n",
+        "[mqtt]\ntls_port = -1\n",
+        "[main]\ntls_cert = x\n[mgmt]\ntls_port = 15671\n",
+    ],
+)
+def test_what_is_meant_is_not_warned_about(load_ini: Loader, text: str) -> None:
+    assert load_ini(text).warnings == []
+
+
+def test_a_node_without_a_port_for_others_is_refused(load_ini: Loader) -> None:
+    with pytest.raises(ConfigError, match=r"^'port' in \[clustering\] is -1"):
+        load_ini("[clustering]\nenabled = true\nport = -1\n")
 
 
 @pytest.mark.parametrize(
@@ -257,7 +362,7 @@ def test_half_of_tls_between_nodes_is_refused(load_ini: Loader, text: str, names
         load_ini(f"[clustering]\nenabled = true\n{text}\n")
 
     assert str(raised.value) == names
-    assert load_ini(f"[clustering]\n{text}\n").warnings == []
+    assert load_ini(f"[clustering]\nenabled = false\n{text}\n").warnings == []
 
 
 def test_a_port_for_readers_with_tls_needs_a_certificate(load_ini: Loader) -> None:
@@ -278,6 +383,8 @@ def test_a_program_cannot_start_a_node_of_a_cluster() -> None:
     [f"[main]\n{key} = ture\n" for key in ("sync", "data_dir_lock", "tls_verify_peer",
                                             "default_user_only_loopback", "login_throttling")]
     + ["[oauth]\nverify_aud = ture\n", "[clustering]\nenabled = ture\n",
+       "[mqtt]\npermission_check_enabled = ture\n", "[amqp]\ntcp_proxy_protocol = ture\n",
+       "[main]\nwebhook_private_networks = ture\n",
        "[sni:a]\ntls_cert = x\namqp_tls_verify_peer = ture\n"],
 )  # fmt: skip
 def test_a_slip_cannot_turn_off_what_protects_data_or_access(load_ini: Loader, text: str) -> None:

@@ -89,9 +89,9 @@ def test_a_boolean_is_true_for_the_five_words(load_ini: Loader, text: str) -> No
 
 @pytest.mark.parametrize("text", ["0", "false", "no", "off", "n", "", "FALSE"])
 def test_a_boolean_is_false_for_the_usual_words(load_ini: Loader, text: str) -> None:
-    config = load_ini(f"[main]\nsync = {text}\n")
+    config = load_ini(f"[main]\ntcp_nodelay = {text}\n")
 
-    assert config.sync is False
+    assert config.tcp_nodelay is False
     assert config.warnings == []
 
 

@@ -210,7 +210,7 @@ def test_a_file_in_place_of_the_directory_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("")
 
-    with pytest.raises(DataDirError, match="File exists"):
+    with pytest.raises(DataDirError, match="is no directory"):
         DataDir(str(path)).open()
 
 
@@ -290,6 +290,58 @@ def test_a_directory_of_somebody_else_is_told_with_both_owners(
     )
     assert str(error).endswith(f"`chown -R 1000:0 {tmp_path}`")
     assert error.exit_code == 78
+
+
+@pytest.mark.parametrize("below", ["", "/data"])
+def test_a_file_in_the_place_of_the_directory_is_for_a_person(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").write_text("x")
+
+    with pytest.raises(DataDirError) as raised:
+        DataDir(f"{tmp_path}/file{below}").open()
+
+    assert f"'{tmp_path}/file" in str(raised.value)
+    assert "irectory" in str(raised.value)
+    assert raised.value.exit_code == 78
+    assert (tmp_path / "file").read_text() == "x"
+
+
+@pytest.mark.parametrize("name", [".lock", "schema_version"])
+def test_a_directory_in_the_place_of_a_file_is_for_a_person(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+
+    with pytest.raises(DataDirError, match=name) as raised:
+        DataDir(str(tmp_path)).open()
+
+    assert raised.value.exit_code == 78
+
+
+def test_root_on_the_directory_of_another_user_is_warned_about(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = os.stat(tmp_path)
+    found = os.stat_result((*here[:4], 4321, *here[5:]))
+    real = os.stat
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(
+        os, "stat",
+        lambda path, **how: found if path == str(tmp_path) else real(path, **how),
+    )  # fmt: skip
+
+    with DataDir(str(tmp_path), access="keep"):
+        pass
+
+    (line,) = [line for line in caplog.messages if "belongs to" in line]
+    assert line.startswith(f"Data directory {tmp_path} belongs to user 4321, and this broker runs")
+    assert line.endswith(f"`chown -R 4321 {tmp_path}`")
+
+
+def test_a_user_on_a_directory_of_its_own_is_not_warned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with DataDir(str(tmp_path)):
+        pass
+
+    assert "belongs to" not in caplog.text
 
 
 def test_what_may_pass_by_itself_is_an_ordinary_error(

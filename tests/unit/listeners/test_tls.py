@@ -381,3 +381,23 @@ def test_a_part_of_the_first_bytes_is_not_enough() -> None:
 )
 def test_what_is_no_tls_asks_for_no_host(data: bytes) -> None:
     assert NameReader().read(data) is None
+
+
+def test_demanding_client_certificates_without_an_authority_is_refused_without_tls_too() -> None:
+    with pytest.raises(TlsError, match=r"'tls_verify_peer' in \[main\] needs 'tls_ca_cert'"):
+        loaded(tls_verify_peer=True)
+
+
+def test_contexts_for_other_settings_count_once_they_are_taken(
+    authority: Authority, server: Identity, protocol: Protocol
+) -> None:
+    contexts = loaded(server)
+    fresh = contexts.anew(config(authority.issue("fresh", ("localhost",))))
+    fresh.load()
+    assert shown_to(contexts, protocol, "localhost", authority) == "server"
+
+    contexts.take(fresh)
+
+    assert shown_to(contexts, protocol, "localhost", authority) == "fresh"
+    contexts.take(contexts.anew(config()))  # ports are open that need one
+    assert shown_to(contexts, protocol, "localhost", authority) == "fresh"
