@@ -456,8 +456,7 @@ cdef int publish_take(link_t* l, mqtt_t* s, u8 flags, const u8* p, u32 n) noexce
     m.body = p + at
     m.body_len = n - at
     # The last topic counts as the empty one when it is too long to be kept.
-    if (m.topic_len == 0 or not mqtt_has_route(l, s, &m)) and not topic_is_valid(
-            m.topic, m.topic_len):
+    if not (m.topic_len and mqtt_has_route(l, s, &m)) and not topic_is_valid(m.topic, m.topic_len):
         return packet_fail(l, REASON_TOPIC if m.topic_len else <u32>REASON_PROTOCOL, b"topic name")
     if l.loop.is_held and s.phase == MQTT_BEGINS:
         l.loop.ev_channel = 1

@@ -156,7 +156,8 @@ class Login:
         connection.vhost.core.touch()  # links remember where they may publish
         self._watch_end()
         connection.send(0, m.ConnectionUpdateSecretOk())
-        connection.broker.revocation.look_again(fresh.name)  # it may allow less
+        # It may allow less.
+        connection.broker.revocation.look_again(fresh.name, is_login=True)
 
     def _watch_end(self) -> None:
         """Close the connection when the token runs out."""

@@ -97,17 +97,24 @@ class Revocation:
         self._users = users
         self._connections = connections
         self._call_soon = call_soon
+        self.also: list[Callable[[set[str | None]], Iterator[None]]] = []
+        """Look, in portions, at what these users have without a connection; None: all users. Not
+        asked when only log-ins have changed."""
         self._readers: set[Reader] = set()
         self._names: set[str | None] = set()
+        self._changed: set[str | None] = set()
         self._is_looking = False
 
-    def look_again(self, name: str | None = None) -> None:
+    def look_again(self, name: str | None = None, *, is_login: bool = False) -> None:
         """Something has changed that may have taken rights away.
 
         Args: name: of the only user whom it is about; None: it may be about anybody.
+            is_login: it is about somebody who has logged in, not about what a user may do.
         Cost: a millisecond now; the rest follows in the next turns of the loop.
         """
         self._names.add(name)
+        if not is_login:
+            self._changed.add(name)
         if not self._is_looking:
             self._is_looking = True
             in_portions(self._call_soon, self._passes())
@@ -132,6 +139,7 @@ class Revocation:
         try:
             while self._names:
                 names, self._names = self._names, set()
+                changed, self._changed = self._changed, set()
                 for reader in list(self._readers):
                     with _going_on():
                         if not reader.may_go_on():
@@ -142,6 +150,9 @@ class Revocation:
                         with _going_on():
                             yield from self._look_at(connection, standing)
                     yield
+                for look in self.also if changed else ():
+                    with _going_on():
+                        yield from look(changed)
         finally:
             self._is_looking = False
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from lavinmq.auth.standing import Standing
     from lavinmq.broker import Broker
     from lavinmq.listeners.endpoints import Endpoints
-    from lavinmq.stats.track import Track
     from lavinmq.stats.totals import Traffic
+    from lavinmq.stats.track import Track
     from lavinmq.vhost.vhost import VHost
 
 LinkT = TypeVar("LinkT", bound=_core.Link)

@@ -28,7 +28,7 @@ def connack(
 
 
 def connack_refused(level: int, reason: Reason, text: str = "", most: int = 0) -> bytes:
-    """The client may not; empty where its version has no way to say so.
+    """The client may not; empty where its version has no way to say so, or it takes too little.
 
     Args: text: for version 5, empty: none. most: bytes that the client takes, 0: any.
     """
@@ -56,7 +56,10 @@ def unsuback(level: int, packet_id: int, reasons: Sequence[int]) -> bytes:
 
 
 def disconnect(level: int, reason: Reason, text: str = "", most: int = 0) -> bytes:
-    """The broker is going to close; empty before version 5. Args: most: as of a refusal."""
+    """The broker is going to close; empty before version 5, and for who takes too little.
+
+    Args: most: as of a refusal.
+    """
     if level != V5:
         return b""
     return _explained(codec.DISCONNECT, bytes([reason]), text, most)
@@ -71,9 +74,11 @@ def auth(reason: Reason, method: str, data: bytes = b"") -> bytes:
 
 
 def _explained(kind: int, head: bytes, text: str, most: int) -> bytes:
-    """A packet that says why, without the words where it would be too large for the client."""
+    """A packet that says why, without the words where it would be too large for the client; empty
+    where it is too large without them."""
     given: Properties = {properties.REASON_STRING: text} if text else properties.NONE
-    packet = codec.packet(kind, head + properties.write(given))
-    if not most or len(packet) <= most:
-        return packet
-    return codec.packet(kind, head + properties.write(properties.NONE))
+    for each in (given, properties.NONE):
+        packet = codec.packet(kind, head + properties.write(each))
+        if not most or len(packet) <= most:
+            return packet
+    return b""

@@ -37,10 +37,10 @@ from lavinmq.mqtt.enhanced import Enhanced
 from lavinmq.mqtt.login import Login
 from lavinmq.mqtt.reasons import PacketError, Reason, reason_of
 from lavinmq.mqtt.requests import Subscribe, Unsubscribe, Wish
-from lavinmq.mqtt.rights import TopicRights
+from lavinmq.mqtt.rights import TopicRights, may_subscribe
 from lavinmq.vhost import subscribing
 from lavinmq.vhost.new_queue import NewQueue
-from lavinmq.vhost.subscribing import SHARE, options_of
+from lavinmq.vhost.subscribing import SHARE, Options, options_of
 
 if TYPE_CHECKING:
     from lavinmq.auth.identity import Identity
@@ -215,6 +215,7 @@ class Connection(Peer[_core.MqttLink], Consumer):
     def stop(self) -> None:
         """Its session is gone: somebody has deleted the queue, or the virtual host."""
         self._queue = None
+        self._expiry_s = 0  # a will does not wait longer than its session
         self._disconnect(Reason.ADMINISTRATIVE_ACTION, "the session was deleted")
 
     def close(self, code: ReplyCode, text: str) -> None:
@@ -270,10 +271,7 @@ class Connection(Peer[_core.MqttLink], Consumer):
             yield
 
     def _may_subscribe(self, text: str) -> bool:
-        name = taking.queue_of(text)
-        if name is not None:
-            return self.user.can_read(self.vhost.name, name)
-        return self.rights.may_subscribe(_bare(text))
+        return may_subscribe(self.user, self.vhost.name, self.rights, text)
 
     # --- what the link calls ------------------------------------------------------------------
 
@@ -438,8 +436,11 @@ class Connection(Peer[_core.MqttLink], Consumer):
     def ask(self, data: bytes) -> None:
         """The next step of an authentication."""
         assert self._enhanced is not None
-        method = self._enhanced.method
-        self.link.write(answers.auth(Reason.CONTINUE_AUTHENTICATION, method, data))
+        packet = answers.auth(Reason.CONTINUE_AUTHENTICATION, self._enhanced.method, data)
+        if self._most and len(packet) > self._most:
+            self.not_proved(Reason.PACKET_TOO_LARGE)
+            return
+        self.link.write(packet)
 
     def wait(self) -> None:
         """What comes of an authentication is known later."""
@@ -467,12 +468,11 @@ class Connection(Peer[_core.MqttLink], Consumer):
         if is_new:
             self.user_changed()
             self.vhost.core.touch()  # links remember where they may publish
-            self.broker.revocation.look_again(user.name)  # it may allow less
+            self.broker.revocation.look_again(user.name, is_login=True)  # it may allow less
         if self._is_over or not self.is_member:
             return
         self._watch_end()
-        self.link.write(answers.auth(Reason.SUCCESS, method, data))
-        self.link.resume()
+        self._answer_now(answers.auth(Reason.SUCCESS, method, data))
 
     def not_proved(self, reason: Reason) -> None:
         """An authentication has failed."""
@@ -573,9 +573,15 @@ class Connection(Peer[_core.MqttLink], Consumer):
             return
         client_id = self.client_id
         queue, is_recorded = self._sessions.find(client_id), False
-        if queue is not None and (wanted.clean or not queue.is_stored):
+        is_anothers = queue is not None and self._sessions.is_anothers(client_id, self.user)
+        if is_anothers and not wanted.clean:
+            self._log.warning("the session was another user's: it ends, and a new one begins")
+        if queue is not None and (wanted.clean or not queue.is_stored or is_anothers):
             is_recorded = queue.is_stored
             self._sessions.end(client_id)
+            if self._sessions.find(client_id) is not None:
+                self._refuse(Reason.SERVER_UNAVAILABLE, "the session of before cannot be ended")
+                return
             queue = None
         elif queue is None:
             self._sessions.wills.release(client_id)
@@ -615,24 +621,39 @@ class Connection(Peer[_core.MqttLink], Consumer):
         client_id = self.client_id
         try:
             is_kept = self._sessions.begun(
-                client_id, queue, self._will, self.user.name, is_present=is_present
+                client_id, queue, self._will, self.user, is_present=is_present
             )
         except OSError as error:
             self._refuse(Reason.SERVER_UNAVAILABLE, f"the session cannot be stored: {error}")
             return
         if queue.is_stored:
-            most_s = self._sessions.granted_s(self._expiry_s)
-            self._sessions.note_time(client_id, most_s, is_here=True)
+            self._sessions.note_time(client_id, self._sessions.expiry_s(queue), is_here=True)
         if not (is_kept or is_recorded):
-            self._open(queue, is_present=is_present)
+            self._resume(queue, is_present=is_present)
             return
-        opened = partial(self._guarded, partial(self._open, queue, is_present=is_present))
+        opened = partial(self._guarded, partial(self._resume, queue, is_present=is_present))
         if is_kept:
             opened = partial(self._sessions.when_kept, opened)
         if is_recorded:
             self.vhost.recorded.when_synced(opened)
         else:
             opened()
+
+    def _resume(self, queue: Queue, *, is_present: bool) -> None:
+        """Serve the client. In a session that was there it may have lost rights meanwhile: what it
+        may not have any more ends before anything is sent."""
+        if not is_present:
+            self._open(queue, is_present=False)
+            return
+        steps = self._watched(self._resuming(queue))
+        self._host.works.begin_unless_few(steps, len(queue.incoming))
+
+    def _resuming(self, queue: Queue) -> Iterator[None]:
+        rights = None
+        while self._has(queue) and rights is not self.rights:  # they may change meanwhile
+            rights = self.rights
+            yield from self._reviewing(queue)
+        self._open(queue, is_present=True)
 
     def _open(self, queue: Queue, *, is_present: bool) -> None:
         wanted, config = self._wanted, self.broker.config
@@ -643,7 +664,8 @@ class Connection(Peer[_core.MqttLink], Consumer):
         self._watch_end()
         if self._is_over:
             return
-        told = answers.connack(self.level, session_present=is_present, given=self._told(wanted))
+        given = self._told(wanted, queue)
+        told = answers.connack(self.level, session_present=is_present, given=given)
         if self._most and len(told) > self._most:
             self._refuse(Reason.PACKET_TOO_LARGE)
             return
@@ -663,16 +685,14 @@ class Connection(Peer[_core.MqttLink], Consumer):
         )  # fmt: skip
         for text in self._sessions.subscriptions.memberships(queue):
             self._join(queue, text, bool)
-        if is_present:
-            self._review(queue)
         self.link.resume()
 
-    def _told(self, wanted: Connect) -> dict[int, Any]:
+    def _told(self, wanted: Connect, queue: Queue) -> dict[int, Any]:
         """The properties of CONNACK."""
         if self.level != V5:
             return {}
         told: dict[int, Any] = {}
-        granted_s = self._sessions.granted_s(self._expiry_s)
+        granted_s = self._sessions.expiry_s(queue)
         if granted_s != self._expiry_s:
             told[properties.SESSION_EXPIRY] = granted_s
         if not wanted.client_id:
@@ -697,13 +717,17 @@ class Connection(Peer[_core.MqttLink], Consumer):
         wanted = yield from reading
         granted: list[int] = []
         shared: list[tuple[int, Wish]] = []
+        before: dict[str, Options | None] = {}
+        """How it had subscribed to these."""
         is_recorded = False
         for wish in wanted.wishes:
             if not self._has(queue):
                 return
-            code, was_recorded = self._subscribe_one(queue, wish, wanted.subscription_id)
             if subscribing.is_membership(wish.filter):
                 shared.append((len(granted), wish))
+                options = self._sessions.subscriptions.options(queue, wish.filter)
+                before.setdefault(wish.filter, options)
+            code, was_recorded = self._subscribe_one(queue, wish, wanted.subscription_id)
             granted.append(code)
             is_recorded |= was_recorded
             yield
@@ -715,8 +739,8 @@ class Connection(Peer[_core.MqttLink], Consumer):
             nonlocal left
             if code >= Reason.UNSPECIFIED:
                 granted[at] = code
-                if taking.queue_of(wanted.wishes[at].filter) is not None:
-                    self._unsubscribe_one(queue, wanted.wishes[at].filter)
+                filter_ = wanted.wishes[at].filter
+                self._undo(queue, filter_, before[filter_])
             left -= 1
             if not left:
                 packet = answers.suback(self.level, wanted.packet_id, granted)
@@ -728,6 +752,19 @@ class Connection(Peer[_core.MqttLink], Consumer):
             else:
                 one_done()
         one_done()
+
+    def _undo(self, queue: Queue, text: str, before: Options | None) -> None:
+        """SUBACK refuses a membership that is noted already: it must not be one when the client
+        comes again. One of before that is served all the same goes on as it was."""
+        serving, _ = (self._shared or {}).get(text, (None, None))
+        if serving is None or self.vhost.queues.get(serving.name) is not serving:
+            self._unsubscribe_one(queue, text)
+            return
+        try:
+            if before is not None:
+                self._sessions.subscriptions.put_back(queue, text, before)
+        except ChannelError as error:
+            self._log.error("subscription to %.100s keeps its new options: %s", text, error)
 
     def _subscribe_one(self, queue: Queue, wish: Wish, subscription_id: int) -> tuple[int, bool]:
         """Returns: the code that SUBACK has for it, and whether it was recorded."""
@@ -779,8 +816,9 @@ class Connection(Peer[_core.MqttLink], Consumer):
         name = taking.queue_of(text)
         if options is None or name is None:
             return Reason.UNSPECIFIED
-        self._quit(text)
         try:
+            taking.check(self, name, options.qos)
+            self._quit(text)  # not before: what works stays if this is refused
             found, core = taking.take(self, name, options)
         except ChannelError as error:
             self._log.info("subscription to %.100s is refused: %s", text, error.reply_text)
@@ -879,11 +917,11 @@ class Connection(Peer[_core.MqttLink], Consumer):
         """CONNACK says no. The log has said why."""
         self._log.info("connection refused: %s", text or reason.text)
         packet = answers.connack_refused(self.level, reason, text, self._most)
+        self._leave(has_will=False)
         if not packet:
             self.on_lost("")
             return
         self.link.write(packet)
-        self._leave(has_will=False)
         self._hang_up()
 
     def _disconnect(self, reason: Reason, text: str) -> None:
@@ -911,20 +949,19 @@ class Connection(Peer[_core.MqttLink], Consumer):
         self.link.mqtt_close()
         for text in list(self._shared or ()):
             self._quit(text)
+        most_s = sessions.granted_s(self._expiry_s)
         if queue is not None:
+            most_s = sessions.expiry_s(queue)
             queue.remove_consumer(self)
-            if not self._expiry_s or not queue.is_stored:
+            if not most_s:
                 sessions.remove(queue)
             else:
                 self.vhost.left(queue)
-                most_s = sessions.granted_s(self._expiry_s)
                 sessions.note_time(self.client_id, most_s, is_here=False)
         if has_will and will is not None:
-            most_s = 0 if self.broker.is_stopping else sessions.granted_s(self._expiry_s)
-            will = connect.within(will, most_s)
+            will = connect.within(will, 0 if self.broker.is_stopping else most_s)
             sessions.leave_will(self.client_id, will, self.user.name)
-            rights = self.rights
-            sessions.wills.add(self.client_id, will, rights.may_publish, rights.may_cross)
+            sessions.wills.add(self.client_id, will, self.user)
         elif will is not None and is_current:
             sessions.forget_will(self.client_id)
 
@@ -953,9 +990,3 @@ class Connection(Peer[_core.MqttLink], Consumer):
 def _raw_user(name: str) -> bytes:
     """The name of a user for links: many connections have the same one."""
     return name.encode("utf-8", "surrogateescape")
-
-
-def _bare(text: str) -> str:
-    """The topic filter that counts for rights: that behind the name of a shared subscription."""
-    parts = filters.shared(text)
-    return text if parts is None else parts.filter

@@ -16,7 +16,7 @@ from lavinmq.mqtt import filters
 from lavinmq.mqtt.reasons import PacketError
 
 if TYPE_CHECKING:
-    from lavinmq.policy.parameters import ParameterStore
+    from lavinmq.policy.parameters import Parameters
 
 COMPONENT: Final = "mqtt-permissions"
 ALL: Final = "*"
@@ -82,7 +82,7 @@ class GroupRights(NamedTuple):
         return any(covers(each, levels) for each in self.readable)
 
 
-def rights_of(parameters: ParameterStore, user: str, client_id: str) -> GroupRights | None:
+def rights_of(parameters: Parameters, user: str, client_id: str) -> GroupRights | None:
     """What a client may do; None: there are no groups, and everything is allowed.
 
     A group that makes no sense, which no check has seen, allows nothing.

@@ -1,7 +1,8 @@
 """The properties of MQTT 5, in one table: where each may stand, how often, and what it may be.
 
-Read into a dictionary by number; what may come several times is a list. Blocks are only there in
-version 5. Source: MQTT 5.0 section 2.2.2, table 2-4.
+Read into a dictionary by number; what may come several times is a list. A block is read in one
+step, so it is bounded, to what takes a millisecond. Blocks are only there in version 5.
+Source: MQTT 5.0 section 2.2.2, table 2-4.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from lavinmq.mqtt.codec import (
     UNSUBSCRIBE,
     Reader,
 )
-from lavinmq.mqtt.reasons import malformed, protocol_error
+from lavinmq.mqtt.reasons import PacketError, Reason, malformed, protocol_error
 
 WILL: Final = 0
 """In the place of a packet's type: the properties of a will."""
@@ -60,6 +61,11 @@ Properties = Mapping[int, Any]
 """By number. A user property is a pair of texts; those that may come again are lists."""
 
 NONE: Final[Properties] = MappingProxyType({})
+
+MOST_USER_PROPERTIES: Final = 512
+"""Of one block: each takes up to two microseconds."""
+MOST_BYTES: Final = 262_144
+"""Of a block in a packet that may be longer than CONNECT. What comes once has less together."""
 
 
 class Form(NamedTuple):
@@ -108,6 +114,8 @@ def _at(*places: int) -> frozenset[int]:
 _ANSWERED: Final = (codec.PUBACK, codec.PUBREC, codec.PUBREL, codec.PUBCOMP)
 _EXPLAINED: Final = _at(CONNACK, *_ANSWERED, SUBACK, UNSUBACK, DISCONNECT, AUTH)
 _ANYWHERE: Final = _EXPLAINED | _at(CONNECT, PUBLISH, WILL, SUBSCRIBE, UNSUBSCRIBE)
+_UNUSED: Final = _at(SUBSCRIBE, UNSUBSCRIBE, DISCONNECT, AUTH)
+"""Where user properties are looked at and forgotten: nobody wants to know them."""
 
 PROPERTIES: Final[Mapping[int, Property]] = {
     PAYLOAD_FORMAT: Property("payload format indicator", BYTE, _at(PUBLISH, WILL), most=1),
@@ -150,11 +158,14 @@ PROPERTIES: Final[Mapping[int, Property]] = {
 
 
 def read(reader: Reader, place: int) -> dict[int, Any]:
-    """Read a block with its length. Raises: PacketError.
+    """Read a block with its length. Raises: PacketError; 0x97: there is too much in it.
 
     Args: place: the type of the packet, or WILL.
     """
-    return _found(reader.part(reader.varint()), place)
+    block = reader.part(reader.varint())
+    if block.left > MOST_BYTES:
+        raise _quota(f"the properties of a packet have {MOST_BYTES} bytes at most")
+    return _found(block, place)
 
 
 def inside(block: bytes, place: int) -> dict[int, Any]:
@@ -164,6 +175,7 @@ def inside(block: bytes, place: int) -> dict[int, Any]:
 
 def _found(block: Reader, place: int) -> dict[int, Any]:
     found: dict[int, Any] = {}
+    n_user = 0
     while block.left:
         number = block.varint()
         row = PROPERTIES.get(number)
@@ -174,6 +186,12 @@ def _found(block: Reader, place: int) -> dict[int, Any]:
         value = row.form.read(block)
         if isinstance(value, int):
             _check(row, value)
+        if number == USER_PROPERTY:
+            n_user += 1
+            if n_user > MOST_USER_PROPERTIES:
+                raise _quota(f"a packet has {MOST_USER_PROPERTIES} user properties at most")
+            if place in _UNUSED:
+                continue
         if place in row.again:
             found.setdefault(number, []).append(value)
         elif number in found:
@@ -181,6 +199,10 @@ def _found(block: Reader, place: int) -> dict[int, Any]:
         else:
             found[number] = value
     return found
+
+
+def _quota(text: str) -> PacketError:
+    return PacketError(Reason.QUOTA_EXCEEDED, text)
 
 
 def _check(row: Property, value: int) -> None:

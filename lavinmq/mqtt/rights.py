@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lavinmq.mqtt import groups
+from lavinmq.mqtt import filters, groups, taking
 from lavinmq.vhost.bridge import binding_key_of, key_of
 from lavinmq.vhost.subscribing import EXCHANGE, PREFIX
 
@@ -35,7 +35,7 @@ class TopicRights:
 
     def __init__(self, user: Identity, there: VHost, client_id: str, *, is_asked: bool) -> None:
         vhost, queue, bridge = there.name, PREFIX + client_id, there.bridge.exchange
-        self._groups = groups.rights_of(there.rules.parameters, user.name, client_id)
+        self._groups = groups.rights_of(there.rules.parameters.in_force, user.name, client_id)
         keys = user.key_rights(vhost, EXCHANGE)
         self._keys: Final[KeyRights | None] = None if keys is None else keys.of_client(client_id)
         self._may_write = not is_asked or user.can_write(vhost, EXCHANGE)
@@ -94,3 +94,13 @@ class TopicRights:
         """Whether messages of AMQP may come by a topic filter."""
         keys = self._bridge_keys
         return self._hears and (keys is None or keys.can_read(binding_key_of(text)))
+
+
+def may_subscribe(user: Identity, vhost: str, rights: TopicRights, text: str) -> bool:
+    """Whether a client may have a subscription, as it is written: one that takes from a queue of
+    AMQP needs the right to that, a shared one the right to the filter behind its group."""
+    name = taking.queue_of(text)
+    if name is not None:
+        return user.can_read(vhost, name)
+    parts = filters.shared(text)
+    return rights.may_subscribe(text if parts is None else parts.filter)

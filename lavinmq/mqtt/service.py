@@ -21,6 +21,7 @@ from lavinmq.process.portions import Portions, SharedPortion, in_portions
 if TYPE_CHECKING:
     from lavinmq.broker import Broker
     from lavinmq.listeners.endpoints import Endpoints
+    from lavinmq.mqtt.owners import Names
     from lavinmq.vhost.vhost import VHost
 
 
@@ -42,6 +43,7 @@ class Service:
         self._timer: asyncio.TimerHandle | None = None
         self._looks = Looks(broker.events, self._stores)
         broker.welcomes["mqtt"] = self.welcome
+        broker.revocation.also.append(self._review)
         broker.mqtt = self
 
     def start(self) -> None:
@@ -50,6 +52,11 @@ class Service:
             self.of(vhost).restore()
         self._looks.start()
         self._say()
+
+    def _review(self, names: Names) -> Iterator[None]:
+        for sessions in list(self._sessions.values()):
+            if not sessions.stores.are_over():
+                yield from sessions.review(names)
 
     def _say(self) -> None:
         """Every few seconds: tell numbers to who has subscribed to them."""

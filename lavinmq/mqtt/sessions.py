@@ -2,7 +2,8 @@
 
 A session is a queue `mqtt.<client id>`, durable when it is kept without its client; how long is its
 argument `x-expires`. So lists, policies and limits know it, and a restart finds it. Subscriptions
-are in `subscriptions.py`. Made with the first client; on the loop's thread.
+are in `subscriptions.py`, whose a session is in `owners.py`. Made with the first client; on the
+loop's thread.
 Source: MQTT 5.0 section 4.1; docs/mqtt.md.
 """
 
@@ -10,15 +11,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from lavinmq import _core
+from lavinmq.auth.users import User
 from lavinmq.errors import ChannelError
 from lavinmq.fieldtable import FieldTable
-from lavinmq.mqtt import kept_wills, own_topics
-from lavinmq.mqtt.connect import NEVER, Will
+from lavinmq.mqtt import groups, kept_wills, own_topics, owners
+from lavinmq.mqtt.connect import NEVER, Will, within
 from lavinmq.mqtt.kept_wills import Kept
 from lavinmq.mqtt.rights import TopicRights
 from lavinmq.mqtt.stores import Stores
@@ -63,12 +64,15 @@ class Sessions:
         self.wills = Wills(broker.events, self._publish, works)
         self._broker = broker
         self._published: dict[str, Testament] = {}
+        self._unsafe: dict[str, int] = {}
+        """Clients of whose sessions the log has something that the disk has not, and how often."""
         self._plain_rights: dict[tuple[bool, ...], TopicRights] = {}
         self._latest_rights: tuple[Identity, int, TopicRights] | None = None
         """Of a user as of an epoch, whatever its client is called."""
         self._standing: Standing | None = None
         self._log = log.get("lmq.mqtt", vhost=vhost.name)
         self.stores = Stores(broker, vhost)
+        self._rules = self._rules_now()
         vhost.on_session_end = self._ended
         vhost.on_parameters = self._rights_changed
         for queue in vhost.queues.values():
@@ -78,17 +82,34 @@ class Sessions:
     def _rights_changed(self) -> None:
         """Permission groups may be others, or the exchange behind the bridge."""
         self._latest_rights = None
-        in_portions(self._broker.events.call_soon, self._telling(list(self.clients.values())))
+        rules, self._rules = self._rules, self._rules_now()
+        in_portions(self._broker.events.call_soon, self._telling(is_other=rules != self._rules))
 
-    def _telling(self, clients: list[Client]) -> Iterator[None]:
-        for client in clients:
+    def _rules_now(self) -> tuple[str, list[object]]:
+        """What decides about rights besides the users."""
+        given = self.vhost.rules.parameters.all(groups.COMPONENT)
+        return self.vhost.bridge.exchange, [each.value for each in given]
+
+    def _telling(self, *, is_other: bool) -> Iterator[None]:
+        for client in list(self.clients.values()):
             client.user_changed()
             yield
+        if is_other:
+            yield from self.review({None})
+
+    def review(self, names: owners.Names) -> Iterator[None]:
+        """What these users may do has changed: sessions without their clients have to do with it,
+        too."""
+        return owners.review(self, self._broker.users, names)
 
     def _limit(self, queue: Queue) -> None:
-        """A session that a start has found: those of LavinMQ say nothing of their end."""
-        if _EXPIRES not in queue.arguments and not queue.name.startswith(PREFIX + SHARE):
-            self.set_expiry(queue, NEVER)
+        """A session that a start has found: those of LavinMQ say nothing of their end. One of ours
+        that does not either may have been left so by a kill; then the log knows it."""
+        if _EXPIRES in queue.arguments or queue.name.startswith(PREFIX + SHARE):
+            return
+        kept, raw = self.stores.log, _raw(queue.name.removeprefix(PREFIX))
+        noted_s = kept.times(raw)[0] if kept is not None and raw in kept else NEVER
+        self.set_expiry(queue, noted_s)
 
     # --- what outlives the broker ---------------------------------------------------------------
 
@@ -102,6 +123,9 @@ class Sessions:
         for client_id in list(self.stores.client_ids()):
             raw, queue = _raw(client_id), self.find(client_id)
             will = kept_wills.decode(kept.fact(raw, kept_wills.KEY) or b"")
+            if queue is not None and not self.expiry_s(queue):
+                self.remove(queue)  # it was to end with the connection, which the broker has ended
+                queue = self.find(client_id)
             if queue is not None:
                 for packet_id in _core.mqtt_restore(queue.core, *kept.packets(raw)):
                     kept.note(raw, _core.SESSION_CHANGES["REC"], packet_id)
@@ -110,8 +134,8 @@ class Sessions:
                 ago_s = time.time() - left_ms / 1000 if left_ms else 0.0
                 self.vhost.left(queue, max(ago_s, 0.0))
             if will is not None:
-                self._restore_will(client_id, will, is_session=queue is not None)
-            elif queue is None:
+                self._restore_will(client_id, will, queue)
+            elif queue is None and raw in kept:
                 kept.end(raw)
         if is_changed:
             self._secure(kept)
@@ -135,22 +159,21 @@ class Sessions:
             )  # fmt: skip
         return True
 
-    def _restore_will(self, client_id: str, kept: Kept, *, is_session: bool) -> None:
-        """A client has not come to its end: its will is due after its delay, which goes on."""
+    def _restore_will(self, client_id: str, kept: Kept, queue: Queue | None) -> None:
+        """A client has not come to its end: its will is due after its delay, which goes on, and at
+        the latest with its session."""
         user = self._broker.users.get(kept.user)
         if user is None:
             self._log.info("will of %r is dropped: there is no user %r", client_id, kept.user)
             self.forget_will(client_id)
             return
-        delay_s = kept.will.delay_s if is_session else 0
+        will = within(kept.will, 0 if queue is None else self.expiry_s(queue))
         if kept.due_ms:
-            delay_s = min(delay_s, max(0, kept.due_ms // 1000 - int(time.time())))
-        rights = self.rights_of(user, client_id)
-        will = replace(kept.will, delay_s=delay_s)
-        self.wills.add(client_id, will, rights.may_publish, rights.may_cross)
+            will = within(will, max(0, kept.due_ms // 1000 - int(time.time())))
+        self.wills.add(client_id, will, user)
 
     def begun(
-        self, client_id: str, queue: Queue, will: Will | None, user: str, *, is_present: bool
+        self, client_id: str, queue: Queue, will: Will | None, user: Identity, *, is_present: bool
     ) -> bool:
         """A client has its session: what it needs in files is there. Returns: whether something has
         to be on disk before it is told. Raises: OSError."""
@@ -158,16 +181,35 @@ class Sessions:
         self._published.pop(client_id, None)
         if kept is None:
             return False
+        was_there = raw in kept
         if not queue.is_stored and will is None:
-            if raw in kept:
+            if was_there:
                 kept.end(raw)
-            return False
-        if not is_present or raw not in kept:
+                self._note_unsafe(kept, client_id)
+            return client_id in self._unsafe
+        if is_new := not (is_present and was_there):
             kept.make(raw)
+        had_will = kept.fact(raw, kept_wills.KEY) is not None
         kept.set_fact(
-            raw, kept_wills.KEY, None if will is None else kept_wills.encode(Kept(will, user))
+            raw, kept_wills.KEY, None if will is None else kept_wills.encode(Kept(will, user.name))
         )
-        return will is not None
+        is_given = queue.is_stored and owners.note(kept, raw, user)
+        if is_new or is_given or had_will or will is not None:
+            self._note_unsafe(kept, client_id)
+        return client_id in self._unsafe
+
+    def _note_unsafe(self, kept: _core.SessionLog, client_id: str) -> None:
+        """What the log says of a session is not on disk yet. A client that comes meanwhile is told
+        nothing before, either: the one before it may have gone without having been told."""
+        self._unsafe[client_id] = self._unsafe.get(client_id, 0) + 1
+        kept.synced(partial(self._note_safe, client_id))
+
+    def _note_safe(self, client_id: str) -> None:
+        left = self._unsafe[client_id] - 1
+        if left:
+            self._unsafe[client_id] = left
+        else:
+            del self._unsafe[client_id]
 
     def when_kept(self, then: Callable[[], object]) -> None:
         """Call back once what `begun` has noted is on disk."""
@@ -215,8 +257,9 @@ class Sessions:
             self._log.error("will of %r may come again: %s", client_id, error)
 
     def _ended(self, queue: Queue) -> None:
-        """The queue of a session has gone, whoever has taken it away; its will may wait."""
+        """The queue of a session has gone, whoever has taken it away: its will waits no longer."""
         client_id = queue.name.removeprefix(PREFIX)
+        self.wills.hasten(client_id)
         kept, raw = self.stores.log, _raw(client_id)
         try:
             if kept is not None and raw in kept and kept.fact(raw, kept_wills.KEY) is None:
@@ -257,18 +300,30 @@ class Sessions:
         """The session of a client, if there is one."""
         return self.vhost.queues.get(PREFIX + client_id)
 
+    def is_anothers(self, client_id: str, user: Identity) -> bool:
+        """Whether the session of a client is that of another user."""
+        return owners.is_anothers(self.stores.log, _raw(client_id), user)
+
+    def expiry_s(self, queue: Queue) -> int:
+        """The seconds that a session is kept without its client; 0: it ends with the connection."""
+        if not queue.is_stored:
+            return 0
+        expires_ms = queue.arguments.get(_EXPIRES)
+        return expires_ms // 1000 if isinstance(expires_ms, int) else NEVER
+
     def granted_s(self, wanted_s: int) -> int:
         """The seconds that a session may be kept for which a client wants so many."""
         return min(wanted_s, self._broker.config.mqtt_max_session_expiry)
 
-    def make(self, name: str, expiry_s: int) -> Declared:
+    def make(self, name: str, wanted_s: int) -> Declared:
         """A new session, which is called so. Raises: ChannelError."""
-        return self.vhost.declare_session(name, expiry_s > 0, _arguments(self.granted_s(expiry_s)))
+        granted_s = self.granted_s(wanted_s)
+        return self.vhost.declare_session(name, granted_s > 0, _arguments(granted_s or NEVER))
 
-    def set_expiry(self, queue: Queue, expiry_s: int) -> bool:
+    def set_expiry(self, queue: Queue, wanted_s: int) -> bool:
         """A session is to be kept for so long. Returns: whether that was recorded."""
         try:
-            return self.vhost.change_session(queue, _arguments(self.granted_s(expiry_s)))
+            return self.vhost.change_session(queue, _arguments(self.granted_s(wanted_s)))
         except ChannelError as error:
             self._log.error("session %r: %s", queue.name, error)
             return False
@@ -293,7 +348,8 @@ class Sessions:
         if self.stores.are_over():
             return  # with all that it could go to
         self._published[testament.client_id] = testament
-        if not testament.may_publish(will.topic):
+        rights = self._rights_now(testament)
+        if rights is None or not rights.may_publish(will.topic):
             self._log.info("will of %r is dropped: not allowed", testament.client_id)
             self._published_safely(testament)
             return
@@ -306,7 +362,7 @@ class Sessions:
             self.stores.keep(topic, will.payload, will.qos, will.properties, expiry_s)
         publishing = _core.MqttPublish(
             self._broker.loop, self.exchange.core, topic, will.payload, will.qos, will.retain,
-            will.properties, expiry_s, testament.may_cross(will.topic),
+            will.properties, expiry_s, rights.may_cross(will.topic),
         )  # fmt: skip
         for _ in publishing:
             yield
@@ -316,6 +372,17 @@ class Sessions:
             self._published_safely(testament)
         else:
             self._broker.loop.after_sync(partial(self._published_safely, testament))
+
+    def _rights_now(self, testament: Testament) -> TopicRights | None:
+        """What the author of a will may do as of now, however long it has waited; None: the user is
+        gone, or has nothing to do with the virtual host any more."""
+        author = testament.author
+        if isinstance(author, User) and not self._broker.users.has(author):
+            self._log.info("there is no user %r any more", author.name)
+            return None
+        if not author.has_vhost(self.vhost.name):
+            return None
+        return self.rights_of(author, testament.client_id)
 
     def _published_safely(self, testament: Testament) -> None:
         """A will is on disk in the sessions that get it: until now the log had to have it."""
@@ -335,6 +402,8 @@ def _raw(client_id: str) -> bytes:
 def _arguments(expiry_s: int) -> FieldTable:
     """The arguments of a session that is kept for so many seconds; shared by all that are the
     same, for there may be very many."""
-    if expiry_s in (0, NEVER):
+    if expiry_s == NEVER:
         return FieldTable(_TYPE)
-    return FieldTable({**_TYPE, _EXPIRES: expiry_s * 1000})
+    # A stored one that is to end with its connection ends with a kill, too: after the least time
+    # that there is. None at all would be for ever.
+    return FieldTable({**_TYPE, _EXPIRES: expiry_s * 1000 or 1})

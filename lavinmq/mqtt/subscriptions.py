@@ -35,13 +35,24 @@ class Subscriptions:
     def __init__(self, vhost: VHost, exchange: Exchange) -> None:
         self._vhost = vhost
         self._exchange = exchange
-        self._drop_left()
+        shared = [each for each in vhost.queues.values() if each.name.startswith(PREFIX + SHARE)]
+        self._part(shared)
+        self._drop_left(shared)
 
-    def _drop_left(self) -> None:
+    def _part(self, shared: list[Queue]) -> None:
+        """Older releases gave the queue of a long filter to another one as well, which is spelled
+        like its name: what waits in it is for the long one."""
+        for queue in shared:
+            if len(queue.incoming) > 1:
+                for text in filter(subscribing.is_older_digest, self.of(queue)):
+                    self.remove(queue, text)
+
+    def _drop_left(self, shared: list[Queue]) -> None:
         """A crash may leave a shared queue without members."""
-        names = {subscribing.queue_of(key) for key in self._exchange.members}
-        for queue in list(self._vhost.queues.values()):
-            if queue.name.startswith(PREFIX + SHARE) and queue.name not in names:
+        queues = self._vhost.queues
+        names = {subscribing.queue_of(queues, key) for key in self._exchange.members}
+        for queue in shared:
+            if queue.name not in names:
                 self._vhost.remove_queue(queue)
 
     def has(self, queue: Queue, text: str) -> bool:
@@ -82,6 +93,10 @@ class Subscriptions:
         )  # fmt: skip
         return self._vhost.bindings.subscribe(self._exchange, queue, wish.filter, options)
 
+    def put_back(self, queue: Queue, text: str, options: Options) -> None:
+        """Have a session subscribe as it did before. Raises: ChannelError."""
+        self._vhost.bindings.subscribe(self._exchange, queue, text, options)
+
     def remove(self, queue: Queue, text: str) -> bool | None:
         """End a subscription. Returns: whether that was recorded; None: there was none.
 
@@ -98,7 +113,7 @@ class Subscriptions:
         made: NewQueue[tuple[Queue, bool]] | None,
     ) -> None:  # fmt: skip
         try:
-            name = subscribing.shared_name(parts.group, parts.filter)
+            name = subscribing.name_among(self._vhost.queues, parts.group, parts.filter)
             if f"{SHARE}{parts.group}/{parts.filter}" not in self._exchange.members:
                 raise failed("its last member has left")  # what nobody empties would only fill
             outcome = (

@@ -18,27 +18,23 @@ from typing import TYPE_CHECKING
 from lavinmq.process import log
 
 if TYPE_CHECKING:
+    from lavinmq.auth.identity import Identity
     from lavinmq.mqtt.connect import Will
     from lavinmq.process.portions import Portions
 
 Publish = Callable[["Testament"], Generator[None]]
-May = Callable[[str], bool]
-"""Of a topic."""
 _log = log.get("lmq.mqtt")
 
 
 class Testament:
-    """A will that waits, with what its author may publish."""
+    """A will that waits, and who has left it: their rights are asked when it is published."""
 
-    __slots__ = ("client_id", "due_s", "may_cross", "may_publish", "will")
+    __slots__ = ("author", "client_id", "due_s", "will")
 
-    def __init__(
-        self, client_id: str, will: Will, may_publish: May, may_cross: May, due_s: float
-    ) -> None:
+    def __init__(self, client_id: str, will: Will, author: Identity, due_s: float) -> None:
         self.client_id = client_id
         self.will = will
-        self.may_publish = may_publish
-        self.may_cross = may_cross
+        self.author = author
         self.due_s = due_s
 
 
@@ -68,19 +64,11 @@ class Wills:
     def __len__(self) -> int:
         return len(self._waiting) + len(self._due_now)
 
-    def add(
-        self, client_id: str, will: Will, may_publish: May, may_cross: May = lambda topic: False
-    ) -> None:
-        """A client has gone: publish its will, soon or after its delay. Args: may_cross: whether it
-        may go to AMQP as well."""
-        due_s = self._clock() + will.delay_s
-        testament = Testament(client_id, will, may_publish, may_cross, due_s)
+    def add(self, client_id: str, will: Will, author: Identity) -> None:
+        """A client has gone: publish its will, soon or after its delay."""
+        testament = Testament(client_id, will, author, self._clock() + will.delay_s)
         if not will.delay_s:
-            self._hurry(client_id)  # of a connection before this one, whose turn has not come
-            self._due_now[client_id] = testament
-            if not self._is_publishing:
-                self._is_publishing = True
-                self._works.begin(self._publishes())
+            self._publish_soon(testament)
             return
         self._waiting[client_id] = testament
         second = math.ceil(testament.due_s)
@@ -97,8 +85,14 @@ class Wills:
         self._waiting.pop(client_id, None)
         self._hurry(client_id)
 
+    def hasten(self, client_id: str) -> None:
+        """The session of the client has ended, and with it the delay: its will is due."""
+        testament = self._waiting.pop(client_id, None)
+        if testament is not None:
+            self._publish_soon(testament)
+
     def release(self, client_id: str) -> None:
-        """The session of the client has ended: its will is published now."""
+        """Its will is published now: the client begins another session, or the broker stops."""
         self._hurry(client_id)
         testament = self._waiting.pop(client_id, None)
         if testament is not None:
@@ -120,6 +114,15 @@ class Wills:
         for steps in self._under_way:
             steps.close()
         self._disarm()
+
+    def _publish_soon(self, testament: Testament) -> None:
+        """In its turn: very many may be due at once."""
+        client_id = testament.client_id
+        self._hurry(client_id)  # of a connection before this one, whose turn has not come
+        self._due_now[client_id] = testament
+        if not self._is_publishing:
+            self._is_publishing = True
+            self._works.begin(self._publishes())
 
     def _hurry(self, client_id: str) -> None:
         testament = self._due_now.pop(client_id, None)

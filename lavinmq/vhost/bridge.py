@@ -63,7 +63,7 @@ class Bridge:
     @property
     def exchange(self) -> str:
         """The name of the exchange, whether there is one or not; empty: there is to be none."""
-        given = self._parameters.get(COMPONENT, NAME)
+        given = self._parameters.in_force.get(COMPONENT, NAME)
         if given is None:
             return self._default
         try:

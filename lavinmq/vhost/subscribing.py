@@ -10,6 +10,8 @@ Source: docs/mqtt.md, docs/formats.md.
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -41,6 +43,7 @@ FILTER: Final = "mqtt.filter"
 MOST_STORED: Final = 255
 """Bytes of a key in definitions."""
 _LONG: Final = "$long/"
+_DIGEST: Final = re.compile(r"\$[0-9a-f]{64}")
 MOST_GROUP: Final = 120
 """Bytes of the name of a group whose filter does not fit into the name of a queue."""
 
@@ -88,25 +91,58 @@ def is_membership(key: str) -> bool:
 
 
 def shared_name(group: str, text: str) -> str:
-    """The name of the queue of a shared subscription.
+    """The name of the queue of a shared subscription, as it is made.
+
+    In the place of a filter that is too long stands its digest, behind `#/`, which no filter begins
+    with: else somebody could subscribe to that name, and share what they may not read.
 
     Raises: ValueError, when the name of the group is too long.
     """
-    name = f"{PREFIX}{SHARE}{group}/{text}"
-    if len(_raw(name)) <= MOST_STORED:
+    name = _named(group, text)
+    if len(_raw(name)) <= MOST_STORED and not is_older_digest(text):
         return name
     if len(_raw(group)) > MOST_GROUP:
         raise ValueError(f"the name of a shared subscription has {MOST_GROUP} bytes at most")
-    return f"{PREFIX}{SHARE}{group}/${hashlib.sha256(_raw(text)).hexdigest()}"
+    return _named(group, f"#/{_digest(text)}")
 
 
-def queue_of(key: str) -> str | None:
+def name_among(queues: Mapping[str, Destination], group: str, text: str) -> str:
+    """The name of the queue that a shared subscription has in a virtual host, or would have.
+
+    One that an older release has made keeps its name, as long as it is there. It is for the filter
+    that it is bound with alone, whatever its name looks like.
+
+    Raises: ValueError, when the name of the group is too long.
+    """
+    older = _named(group, text)
+    if len(_raw(older)) > MOST_STORED:
+        older = _named(group, f"${_digest(text)}")
+    queue = queues.get(older)
+    if queue is not None and any(key == text for _, key, _ in queue.incoming):
+        return older
+    return shared_name(group, text)
+
+
+def is_older_digest(text: str) -> bool:
+    """Whether a filter is what older releases had in the place of one that is too long."""
+    return _DIGEST.fullmatch(text) is not None
+
+
+def queue_of(queues: Mapping[str, Destination], key: str) -> str | None:
     """The name of the queue of a shared subscription, as it was recorded; None of any other."""
     parts = parts_of(key)
     try:
-        return None if parts is None else shared_name(*parts)
+        return None if parts is None else name_among(queues, *parts)
     except ValueError:
         return None
+
+
+def _named(group: str, text: str) -> str:
+    return f"{PREFIX}{SHARE}{group}/{text}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(_raw(text)).hexdigest()
 
 
 @lru_cache(maxsize=64)
@@ -151,7 +187,7 @@ def stored(key: str, arguments: FieldTable) -> tuple[str, FieldTable]:
     raw = _raw(key)
     if len(raw) <= MOST_STORED:
         return key, arguments
-    return _LONG + hashlib.sha256(raw).hexdigest(), FieldTable({**arguments, FILTER: key})
+    return _LONG + _digest(key), FieldTable({**arguments, FILTER: key})
 
 
 def loaded(binding: BindingDef) -> tuple[str, FieldTable]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from lavinmq import _core
 from lavinmq.arguments import exchange_types
@@ -54,6 +54,7 @@ from lavinmq.vhost.replies import ReplyQueues
 from lavinmq.vhost.rules import VHostRules
 from lavinmq.vhost.store_news import StoreNews
 
+T = TypeVar("T")
 DELAYED: Final = "amq.delayed"
 """What names of queues begin with that belong to exchanges."""
 WARMED: Final = 64
@@ -166,7 +167,7 @@ class VHost:
         else:
             self._take_over(self.ahead)
         self._delayed.release_left(list(self.exchanges.values()))
-        self.files.remove_left()
+        self.files.remove_left(self.queues.values())
         self._is_loading = False
         self.recorded.compact()
 
@@ -498,8 +499,8 @@ class VHost:
         self, actor: Actor, name: str, type_: str, passive: bool, durable: bool, auto_delete: bool,
         internal: bool, arguments: FieldTable, *, is_restored: bool = False,
     ) -> DeclaredExchange:  # fmt: skip
-        """exchange.declare. Returns: whether it was recorded; or, of a new one that is durable and
-        delayed, what has to be waited for before it exists. Raises: ChannelError.
+        """exchange.declare. Returns: whether it was recorded; or, of a new durable one, what has to
+        be waited for before it exists, if anything. Raises: ChannelError.
 
         Args: is_restored: it comes from an export, and may have a reserved name.
         """
@@ -531,12 +532,11 @@ class VHost:
         if self.recorded.is_left_out(name):
             raise failed(f"Exchange '{name}' is of a kind that this release does not have")
         features = self.rules.features_of_exchange(name, type_, arguments)
-        if durable and is_delayed(arguments, features):
-            with storing(f"exchange '{name}'"):
-                wish = self._delayed.wish(name)
-            if wish is not None:
-                return NewQueue(wish, again)
         if durable:
+            with storing(f"exchange '{name}'"):
+                wish = self._delayed.wish(name, is_delayed=is_delayed(arguments, features))
+            if wish is not None:
+                return self._when_made(wish, again)
             with storing(f"exchange '{name}'"):
                 self._keys.make_way(name)
                 self.recorded.file.append_declare_exchange(
@@ -610,7 +610,7 @@ class VHost:
         recorded."""
         is_recorded = False
         while exchange.deserted:
-            name = subscribing.queue_of(exchange.deserted.pop())
+            name = subscribing.queue_of(self.queues, exchange.deserted.pop())
             queue = None if name is None else self.queues.get(name)
             try:
                 is_recorded |= queue is not None and self.remove_queue(queue)[0]
@@ -709,7 +709,8 @@ class VHost:
                 if directory is not None:
                     self._record_queue(QueueDef(name, True, False, auto_delete, arguments))
             if directory is None:
-                return self._when_made(name, arguments, again)
+                wish = partial(self.files.wish, name, is_stream=is_stream(arguments))
+                return self._when_made(wish, again)
         kind = arguments.get("x-queue-type", "classic")
         if kind not in ("classic", "stream", "mqtt"):
             self._log.notice(
@@ -728,13 +729,12 @@ class VHost:
         self.files.take(queue.name)
 
     def _when_made(
-        self, name: str, arguments: FieldTable, again: Callable[[], Declared]
-    ) -> Declared:
+        self, wish: Callable[[Callable[[], object]], object], again: Callable[[], T | NewQueue[T]]
+    ) -> T | NewQueue[T]:
         """The declaration, once there is a directory: at once where nobody is served yet."""
-        wish = partial(self.files.wish, name, is_stream=is_stream(arguments))
         if self.files.is_beside:
             return NewQueue(wish, again)
-        outcome: list[Declared] = []
+        outcome: list[T | NewQueue[T]] = []
         wish(lambda: outcome.append(again()))
         return outcome[0]
 

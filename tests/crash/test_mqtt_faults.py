@@ -228,8 +228,8 @@ def test_pubrel_is_not_said_where_the_disk_has_not_taken_that_the_message_came(
 def test_pubcomp_waits_for_the_disk_also_for_a_client_that_says_pubrel_again(
     on_disk: DiskFactory, level: int
 ) -> None:
-    """3.1.1 [MQTT-4.3.3-2], 5.0 [MQTT-4.3.3-12]. Else the identifier may still be taken after a loss
-    of power, and what the client publishes with it next is answered and thrown away."""
+    """3.1.1 [MQTT-4.3.3-2], 5.0 [MQTT-4.3.3-12]. Else the identifier may still be taken after a
+    loss of power, and what the client publishes with it next is answered and thrown away."""
     broker, disk = on_disk(mqtt=True)
     broker.start()
     with Peer(broker.mqtt_port, level) as writer:
@@ -249,3 +249,38 @@ def test_pubcomp_waits_for_the_disk_also_for_a_client_that_says_pubrel_again(
         assert writer.has_silence(SILENCE_S)
         disk.heal()
         assert writer.expect(7).body[:2] == TWICE.to_bytes(2, "big")
+
+
+@pytest.mark.parametrize("changes", ["session", "will"])
+@pytest.mark.parametrize("is_again", [False, True])
+def test_a_client_is_not_told_of_its_session_before_the_log_of_sessions_is_on_disk(
+    on_disk: DiskFactory, changes: str, is_again: bool
+) -> None:
+    """3.1.1 [MQTT-3.1.2-6], 5.0 [MQTT-3.1.2-4]. After a loss of power a new session would have the
+    identifiers of the one before it, and what comes with them would be answered and thrown away; or
+    a will would be published whose client has come back in time. Nor is the next client, if the
+    first one has gone without having been told."""
+    broker, disk = on_disk(mqtt=True)
+    broker.start()
+    will = {
+        "will": ("w", b"gone", 1, False),
+        "will_properties": mqtt_bytes.block(b"\x18\0\0\x0e\x10"),
+    }
+    with Peer(broker.mqtt_port, V5) as writer:
+        writer.connect("writer", **KEPT, **(will if changes == "will" else {}))
+        writer.send(mqtt_bytes.publish(V5, "m/x", b"1", qos=2, packet_id=TWICE))
+        writer.expect(5)
+    disk.plan(Action.HOLD, Call.SYNC)
+    is_clean = changes == "session"
+    if is_again:
+        with Peer(broker.mqtt_port, V5) as writer:
+            writer.send(mqtt_bytes.connect(V5, "writer", **KEPT | {"clean": is_clean}))
+            assert writer.has_silence(SILENCE_S)
+        is_clean = False
+    with Peer(broker.mqtt_port, V5) as writer:
+        writer.send(mqtt_bytes.connect(V5, "writer", **KEPT | {"clean": is_clean}))
+        assert writer.has_silence(SILENCE_S)
+        disk.heal()
+        is_present = bool(writer.expect(2).body[0])
+    # Of a new one that its first client was not told of it may say either.
+    assert is_present == (changes == "will") or (is_again and changes == "session")

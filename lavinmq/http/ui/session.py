@@ -80,7 +80,8 @@ class SessionHandler(Handler):
             user = session.user
             if "everywhere" in self.request.query_arguments or self.request.query == "everywhere":
                 self.broker.sessions.close_all(user.name)
-            self.broker.revocation.look_again(user.name)  # what is open for it ends
+            # What is open for it ends.
+            self.broker.revocation.look_again(user.name, is_login=True)
             _log.info("user %r from %s signed out", user.name, self.address)
         self.clear_cookie(login.COOKIE, path="/")
         self.set_status(204)

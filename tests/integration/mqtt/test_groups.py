@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.integration.mqtt.conftest import NewBroker
 from tests.support import mqtt_bytes
 from tests.support.api import Api
 from tests.support.broker import Broker
 from tests.support.mqtt_bytes import V5, V311
 from tests.support.mqtt_peer import Peer
+from tests.support.waiting import wait_for
 
+KEPT = {"clean": False, "properties": mqtt_bytes.block(b"\x11\0\0\0\x64")}
 DEVICES = {
     "members": ["*"],
     "rules": [
@@ -115,6 +118,122 @@ def test_a_refused_publish_ends_the_connection_where_that_is_set(
         peer.connect("d1")
         peer.send(b"\x32\x0a\0\5other\0\7\0")
         assert peer.expect(4).body == b"\0\7\x87"
+
+
+@pytest.fixture
+def reader(mqtt: Broker) -> Iterator[str]:
+    """A virtual host with a user who is called like it, and so is the password."""
+    name, api = uuid.uuid4().hex, Api(mqtt)
+    api("PUT", f"/api/vhosts/{name}")
+    api("PUT", f"/api/users/{name}", {"password": name, "tags": ""})
+    everything = {"configure": ".*", "read": ".*", "write": ".*"}
+    assert api("PUT", f"/api/permissions/{name}/{name}", everything).status in (201, 204)
+    yield name
+    api("DELETE", f"/api/vhosts/{name}")
+    api("DELETE", f"/api/users/{name}")
+
+
+def filters(api: Api, vhost: str) -> list[str]:
+    """Those of the session of the client `d1`."""
+    rows = api.get(f"/api/mqtt/sessions/{vhost}/d1/subscriptions")
+    return sorted(each["filter"] for each in rows)
+
+
+@pytest.mark.parametrize("what", ["topics", "groups", "permissions", "user"])
+def test_rights_that_are_taken_end_subscriptions_of_who_is_away(
+    mqtt: Broker, reader: str, what: str
+) -> None:
+    """What is published from then on does not wait for the client. Other subscriptions stay, and
+    those of other users."""
+    api, wanted = Api(mqtt), (("secret/#", 1), ("news/a", 1), ("$share/g/secret/x", 1))
+    with Peer(mqtt.mqtt_port, V5) as peer, Peer(mqtt.mqtt_port, V5) as other:
+        peer.connect("d1", user=f"{reader}:{reader}", password=reader, **KEPT)
+        other.connect("d2", user=f"{reader}:guest", **KEPT)
+        assert peer.subscribe(*wanted) == other.subscribe(*wanted) == [1, 1, 1]
+        peer.disconnect()
+        other.disconnect()
+
+    left = ["news/a"] if what == "topics" else []
+    if what == "topics":
+        news = {"exchange": "mqtt.default", "read": "^news", "write": ""}
+        assert api("PUT", f"/api/topic-permissions/{reader}/{reader}", news).status in (201, 204)
+    elif what == "groups":
+        path = f"/api/parameters/mqtt-permissions/{reader}/x"
+        everything = {"members": ["guest"], "rules": [{"filter": "#", "read": True, "write": True}]}
+        assert api("PUT", path, {"value": everything}).status in (201, 204)
+    elif what == "permissions":
+        assert api("DELETE", f"/api/permissions/{reader}/{reader}").status == 204
+    else:
+        assert api("DELETE", f"/api/users/{reader}").status == 204
+
+    wait_for(lambda: filters(api, reader) == left, "the subscriptions stay")
+    with Peer(mqtt.mqtt_port, V5) as sender:
+        sender.connect("s", user=f"{reader}:guest")
+        sender.publish("secret/1", b"later", 1)
+        assert api.get(f"/api/queues/{reader}/mqtt.d1")["messages"] == 0
+        assert api.get(f"/api/queues/{reader}/mqtt.d2")["messages"] == 1
+
+
+def test_a_session_is_not_handed_to_another_user(mqtt: Broker, reader: str) -> None:
+    """What waits in it is its user's: another one with that client identifier begins anew."""
+    with Peer(mqtt.mqtt_port, V5) as peer:
+        peer.connect("d1", user=f"{reader}:guest", **KEPT)
+        peer.subscribe(("secret", 1))
+        peer.disconnect()
+    with Peer(mqtt.mqtt_port, V5) as peer:
+        peer.connect("s", user=f"{reader}:guest")
+        peer.publish("secret", b"waits", 1)
+    with Peer(mqtt.mqtt_port, V5) as peer:
+        assert peer.connect("d1", user=f"{reader}:{reader}", password=reader, **KEPT)[0] == 0
+        peer.publish("secret", b"not heard", 1)
+        peer.ping()
+        assert not peer.early_messages()
+        peer.disconnect()
+    with Peer(mqtt.mqtt_port, V5) as peer:
+        assert peer.connect("d1", user=f"{reader}:{reader}", password=reader, **KEPT)[0] == 1
+
+
+def test_whose_a_session_is_outlives_a_kill(own: NewBroker) -> None:
+    """It is told from another user's, and goes on for its own."""
+    broker = own()
+    api, everything = Api(broker), {"configure": ".*", "read": ".*", "write": ".*"}
+    api("PUT", "/api/users/u", {"password": "u", "tags": ""})
+    assert api("PUT", "/api/permissions/%2F/u", everything).status in (201, 204)
+    for name in ("mine", "yours"):
+        with Peer(broker.mqtt_port, V5) as peer:
+            peer.connect(name, **KEPT)
+            peer.subscribe(("t", 1))
+            peer.disconnect()
+    broker.kill()
+    broker.start()
+    with Peer(broker.mqtt_port, V5) as peer:
+        assert peer.connect("mine", **KEPT)[0] == 1
+    with Peer(broker.mqtt_port, V5) as peer:
+        assert peer.connect("yours", user="u", password="u", **KEPT)[0] == 0
+
+
+def test_who_comes_back_with_fewer_rights_gets_nothing_first(own: NewBroker) -> None:
+    """Permissions are asked from this start on. What may not be any more ends before a message is
+    sent, however many subscriptions there are."""
+    broker = own()
+    api, nothing = Api(broker), {"configure": "", "read": "", "write": ""}
+    api("PUT", "/api/users/u", {"password": "u", "tags": ""})
+    assert api("PUT", "/api/permissions/%2F/u", nothing).status in (201, 204)
+    with Peer(broker.mqtt_port, V5) as peer:
+        peer.connect("c", user="u", password="u", **KEPT)
+        many = [(f"many/{n}", 1) for n in range(3000)]
+        assert set(peer.subscribe(*many, ("$share/g/secret", 1))) == {1}
+        peer.disconnect()
+    with Peer(broker.mqtt_port, V5) as peer:
+        peer.connect("s")
+        peer.publish("secret", b"waits", 1)
+    broker.stop()
+    broker = own("[mqtt]\npermission_check_enabled = true\n")
+    with Peer(broker.mqtt_port, V5) as peer:
+        assert peer.connect("c", user="u", password="u", **KEPT)[0] == 1
+        peer.ping()
+        assert not peer.early_messages()
+        assert peer.unsubscribe("many/0", "$share/g/secret") == [0x11, 0x11]
 
 
 def test_thousands_of_filters_do_not_hold_up_others(mqtt: Broker) -> None:

@@ -141,3 +141,19 @@ def test_sessions_expire_over_a_restart(own: NewBroker) -> None:
 
     names = lambda: [each["name"] for each in Api(broker).get("/api/queues")]  # noqa: E731
     wait_for(lambda: names() == [], "the session does not end")
+
+
+def test_a_will_waits_no_longer_than_its_session_after_a_kill(own: NewBroker) -> None:
+    """5.0 section 3.1.3.2.2: the session ends before the delay."""
+    broker = own()
+    with Peer(broker.mqtt_port, V311) as watch:
+        watch.connect("watch", clean=False)
+        watch.subscribe(("gone/+", 1))
+    with Peer(broker.mqtt_port, V5) as client:
+        will, short = block(b"\x18\0\0\x0f\xff"), block(b"\x11\0\0\0\x01")
+        client.connect("c", properties=short, will=("gone/c", b"x", 1, False), will_properties=will)
+        broker.kill()
+    broker.start()
+    with Peer(broker.mqtt_port, V311) as watch:
+        watch.connect("watch", clean=False)
+        assert watch.message()[:2] == ("gone/c", b"x")

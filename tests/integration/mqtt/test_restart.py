@@ -144,3 +144,40 @@ def test_sessions_and_retained_messages_of_lavinmq_are_there(
             assert found.retain
             assert base64.b64encode(found.payload).decode() == retained.pop(found.topic)
         client.ping()
+
+
+def test_sessions_that_may_not_be_kept_end_with_their_connections(own: NewBroker) -> None:
+    """5.0 [MQTT-3.1.2-23]: what the broker grants counts, not what a client wants."""
+    broker = own("[mqtt]\nmax_session_expiry = 0\n")
+    for level in (V311, V5):
+        with Peer(broker.mqtt_port, level) as client:
+            told = client.connect("c", **KEPT)
+            assert level != V5 or b"\x11\0\0\0\0" in told
+            client.subscribe(("t", 1))
+            client.disconnect(b"\0\5\x11\0\0\0\x32" if level == V5 else b"")
+        assert Api(broker).get("/api/queues") == []
+        with Peer(broker.mqtt_port, level) as client:
+            assert client.connect("c", **KEPT)[0] == 0
+
+
+def test_a_session_that_was_to_end_with_its_connection_ends_with_a_kill(own: NewBroker) -> None:
+    """It had been kept before; so had its will, which is published then."""
+    broker = own()
+    with Peer(broker.mqtt_port, V311) as watch:
+        watch.connect("watch", clean=False)
+        watch.subscribe(("gone/+", 1))
+    with Peer(broker.mqtt_port, V5) as client:
+        client.connect("c", **KEPT)
+        client.subscribe(("t", 1))
+        client.disconnect()
+    with Peer(broker.mqtt_port, V5) as client:
+        will = {"will": ("gone/c", b"x", 1, False), "will_properties": block(b"\x18\0\0\x0f\xff")}
+        assert client.connect("c", clean=False, **will)[0] == 1
+        broker.kill()
+    broker.start()
+    assert [each["name"] for each in Api(broker).get("/api/queues")] == ["mqtt.watch"]
+    with Peer(broker.mqtt_port, V311) as watch:
+        watch.connect("watch", clean=False)
+        assert watch.message()[:2] == ("gone/c", b"x")
+    with Peer(broker.mqtt_port, V5) as client:
+        assert client.connect("c", **KEPT)[0] == 0

@@ -122,14 +122,51 @@ def test_texts_are_left_out_where_there_is_no_room(peer: NewPeer, size: int) -> 
 
 
 def test_an_answer_that_is_too_large_ends_the_connection(peer: NewPeer) -> None:
-    """5.0 [MQTT-3.1.2-24]: CONNACK and SUBACK cannot be cut."""
+    """5.0 [MQTT-3.1.2-24]: CONNACK, AUTH and SUBACK cannot be cut."""
     client = peer(V5)
     client.send(connect(V5, "", properties=block(b"\x27\0\0\0\x10")))
+    assert [each.body for each in until_closed(client)] == [b"\0\x95\0"]
+    client = peer(V5)
+    least = block(b"\x27\0\0\0\x10", b"\x15" + text("SCRAM-SHA-256"))
+    client.send(connect(V5, new("c"), properties=least))
     assert [each.body for each in until_closed(client)] == [b"\0\x95\0"]
     client = peer(V5)
     client.connect(new("c"), properties=block(b"\x27\0\0\0\x10"))
     client.send(subscribe(V5, 1, *((f"t/{n}", 0) for n in range(20))))
     assert [each.body for each in until_closed(client)] == [b"\x95\0"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_a_connack_that_does_not_fit_is_not_sent(peer: NewPeer, size: int) -> None:
+    """5.0 [MQTT-3.1.2-24]: the least one has five bytes. The session was never open: no will."""
+    topic, witness = new(), peer(V5)
+    witness.connect(new("c"))
+    witness.subscribe((topic, 0))
+    least = b"\x27" + size.to_bytes(4, "big")
+    for method in (b"", b"\x15" + text("none"), b"\x15" + text("SCRAM-SHA-256")):
+        client = peer(V5)
+        client.send(
+            connect(V5, new("c"), properties=block(least, method), will=(topic, b"x", 0, False))
+        )
+        assert client.read() is None
+    witness.publish(topic, b"last")
+    assert witness.message().payload == b"last"
+
+
+@pytest.mark.parametrize("asked", ["subscribe", "unsubscribe", "disconnect", "auth"])
+def test_too_many_user_properties_end_the_connection(peer: NewPeer, asked: str) -> None:
+    """Nobody is held up while they would be looked at."""
+    given = block(b"\x26\0\0\0\0" * 2_000_000)
+    client = peer(V5)
+    client.connect(new("c"))
+    client.send({
+        "subscribe": packet(8, b"\0\1" + given + text("a") + b"\0", 2),
+        "unsubscribe": packet(10, b"\0\1" + given + text("a"), 2),
+        "disconnect": packet(14, b"\0" + given),
+        "auth": packet(15, b"\x18" + given),
+    }[asked])  # fmt: skip
+    assert client.expect(DISCONNECT).body[0] == 0x97
+    assert client.read() is None
 
 
 def test_no_disconnect_comes_before_connack(peer: NewPeer) -> None:
@@ -344,3 +381,19 @@ def test_what_a_member_keeps_is_as_it_was_sent(peer: NewPeer) -> None:
     one.connect(names[0], **KEPT)
     assert one.has_silence(0.1)
     assert two.has_silence(0.1)
+
+
+@pytest.mark.parametrize("level", VERSIONS)
+@pytest.mark.parametrize("qos", [0, 1])
+def test_an_empty_topic_is_none_behind_one_that_is_too_long_for_a_key(
+    mqtt: Broker, level: int, qos: int
+) -> None:
+    """3.1.1 [MQTT-4.7.3-1], 5.0 [MQTT-4.7.3-1]. It was taken for the topic before it."""
+    long = new() * 20
+    assert len(long) > 255
+    with Peer(mqtt.mqtt_port, level) as client:
+        client.connect(new("c"))
+        for topic in (new(), long):
+            client.publish(topic, b"x", 1)
+        client.send(publish(level, "", b"y", qos=qos, packet_id=7 if qos else 0))
+        assert client.reason_of_end() == (0x82 if level == V5 else None)

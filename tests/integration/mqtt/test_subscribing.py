@@ -273,3 +273,44 @@ def test_numbers_of_the_broker(own: NewBroker) -> None:
         found = {each.topic: each.payload for each in (client.message() for _ in range(12))}
         assert found["$SYS/broker/subscriptions/count"] == b"2"
         assert found["$SYS/broker/version"].startswith(b"LavinMQ ")
+
+
+def test_a_shared_subscription_that_is_refused_is_none_later(peer: NewPeer, mqtt: Broker) -> None:
+    """The virtual host may have no further queue for it. One that works stays."""
+    api, vhost, kept = Api(mqtt), new("v"), block(b"\x11\0\0\0\x64")
+    assert api("PUT", f"/api/vhosts/{vhost}").status in (201, 204)
+    user, client, sender = f"{vhost}:guest", peer(V5), peer(V5)
+    client.connect("c", user=user, properties=kept)
+    assert client.subscribe(("$share/g/works", 1)) == [1]
+    assert api("PUT", f"/api/vhost-limits/{vhost}/max-queues", {"value": 2}).status in (201, 204)
+    assert client.subscribe(("$share/g/refused", 1), ("$share/g/works", 1)) == [0x97, 1]
+    client.disconnect()
+    api("DELETE", f"/api/vhost-limits/{vhost}/max-queues")
+
+    client = peer(V5)
+    assert client.connect("c", user=user, clean=False, properties=kept)[0] == 1
+    sender.connect("s", user=user)
+    sender.publish("refused", b"no", 1)
+    sender.publish("works", b"yes", 1)
+    assert client.message()[:2] == ("works", b"yes")
+    assert client.unsubscribe("$share/g/refused") == [0x11]
+    api("DELETE", f"/api/vhosts/{vhost}")
+
+
+def test_a_refused_change_of_a_subscription_leaves_the_one_of_before(
+    peer: NewPeer, mqtt: Broker
+) -> None:
+    """A stream is not read with QoS 0. Of a queue that is gone nothing stays."""
+    api, name, client = Api(mqtt), new("q"), peer(V5)
+    stream = {"durable": True, "arguments": {"x-queue-type": "stream"}}
+    assert api("PUT", f"/api/queues/%2F/{name}", stream).status == 201
+    client.connect(new("c"))
+    assert client.subscribe((f"$queue/{name}", 1)) == [1]
+    assert client.subscribe((f"$queue/{name}", 0)) == [0x8F]
+    body = {"routing_key": name, "payload": "x", "payload_encoding": "string", "properties": {}}
+    assert api("POST", "/api/exchanges/%2F/amq.default/publish", body).json == {"routed": True}
+    assert client.message().payload == b"x"
+
+    assert api("DELETE", f"/api/queues/%2F/{name}").status == 204
+    assert client.subscribe((f"$queue/{name}", 1)) == [0x8F]
+    assert client.unsubscribe(f"$queue/{name}") == [0x11]

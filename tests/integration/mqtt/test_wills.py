@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import uuid
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,8 +14,11 @@ from tests.support.api import Api
 from tests.support.broker import Broker
 from tests.support.mqtt_bytes import V5, V31, V311, block, packet
 from tests.support.mqtt_peer import Peer
+from tests.support.waiting import wait_for
 
 VERSIONS = (V31, V311, V5)
+KEPT = block(b"\x11\0\0\0\x64")
+LATE = block(b"\x18\0\0\x0f\xff")
 
 
 def new(word: str = "t") -> str:
@@ -133,3 +137,112 @@ def test_a_will_does_not_wait_longer_than_its_session(peer: NewPeer) -> None:
     client.socket.close()
     peer(V5).connect(name, clean=True)
     assert seen.message().payload == b"2"
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_a_will_is_due_when_its_session_is_deleted(
+    peer: NewPeer, mqtt: Broker, is_here: bool
+) -> None:
+    """5.0 [MQTT-3.1.2-8]: with its client there, or away."""
+    topic, name = new(), new("c")
+    seen, client = witness(peer, topic), peer(V5)
+    client.connect(name, properties=KEPT, will=(topic, b"x", 1, False), will_properties=LATE)
+    if not is_here:
+        leave(client, mqtt, f"%2F/{name}")
+    assert Api(mqtt)("DELETE", f"/api/queues/%2F/mqtt.{name}").status == 204
+    assert seen.message().payload == b"x"
+
+
+def test_a_will_is_due_when_its_session_expires_by_a_policy(peer: NewPeer, mqtt: Broker) -> None:
+    """5.0 [MQTT-3.1.2-8]: sooner than the client has asked for."""
+    topic, name = new(), new("c")
+    body = {"pattern": f"mqtt.{name}", "apply-to": "queues", "definition": {"expires": 200}}
+    assert Api(mqtt)("PUT", f"/api/policies/%2F/{name}", body).status in (201, 204)
+    seen, client = witness(peer, topic), peer(V5)
+    client.connect(name, properties=KEPT, will=(topic, b"x", 1, False), will_properties=LATE)
+    client.socket.close()
+    assert seen.message().payload == b"x"
+    Api(mqtt)("DELETE", f"/api/policies/%2F/{name}")
+
+
+@pytest.mark.parametrize("what", ["topics", "groups", "permissions", "user", "another user"])
+def test_a_will_needs_the_rights_of_when_it_is_published(
+    peer: NewPeer, mqtt: Broker, vhost: str, what: str
+) -> None:
+    """They are taken while it waits. One with rights that is due later comes."""
+    if what == "groups":
+        group(Api(mqtt), vhost, "guest", vhost)
+    seen = peer(V311)
+    seen.connect(new("w"), user=f"{vhost}:guest")
+    seen.subscribe(("gone", 1))
+    for name, delay in ((vhost, b"\x01"), ("guest", b"\x02")):
+        client = peer(V5)
+        client.connect(
+            name, user=f"{vhost}:{name}", password=name, properties=KEPT,
+            will=("gone", name.encode(), 1, False), will_properties=block(b"\x18\0\0\0" + delay),
+        )  # fmt: skip
+        leave(client, mqtt, f"{vhost}/{name}")
+
+    take(Api(mqtt), vhost, what)
+
+    assert seen.message().payload == b"guest"
+    seen.ping()
+
+
+def test_the_will_of_a_deleted_user_is_not_published(
+    peer: NewPeer, mqtt: Broker, vhost: str
+) -> None:
+    """Its client is closed with it."""
+    seen, client = peer(V311), peer(V5)
+    seen.connect(new("w"), user=f"{vhost}:guest")
+    seen.subscribe(("gone", 1))
+    will = ("gone", b"no", 1, False)
+    client.connect("c", user=f"{vhost}:{vhost}", password=vhost, will=will)
+
+    assert Api(mqtt)("DELETE", f"/api/users/{vhost}").status == 204
+
+    assert client.reason_of_end() == 0x98
+    seen.publish("gone", b"other", 1)
+    assert seen.message().payload == b"other"
+
+
+@pytest.fixture
+def vhost(mqtt: Broker) -> Iterator[str]:
+    """A virtual host with a user who is called like it, and so is the password."""
+    api, name = Api(mqtt), new("v")
+    api("PUT", f"/api/vhosts/{name}")
+    api("PUT", f"/api/users/{name}", {"password": name, "tags": ""})
+    everything = {"configure": ".*", "read": ".*", "write": ".*"}
+    assert api("PUT", f"/api/permissions/{name}/{name}", everything).status in (201, 204)
+    yield name
+    api("DELETE", f"/api/vhosts/{name}")
+    api("DELETE", f"/api/users/{name}")
+
+
+def leave(client: Peer, mqtt: Broker, session: str) -> None:
+    """Go without a word; the broker has seen it."""
+    client.socket.close()
+    path = f"/api/mqtt/sessions/{session}"
+    wait_for(lambda: not Api(mqtt).get(path)["connected"], "the client is still there")
+
+
+def take(api: Api, vhost: str, what: str) -> None:
+    """Have the user of a virtual host no longer publish anything."""
+    if what == "topics":
+        nothing = {"exchange": "mqtt.default", "read": "^$", "write": "^$"}
+        assert api("PUT", f"/api/topic-permissions/{vhost}/{vhost}", nothing).status in (201, 204)
+    elif what == "groups":
+        group(api, vhost, "guest")
+    elif what == "permissions":
+        assert api("DELETE", f"/api/permissions/{vhost}/{vhost}").status == 204
+    else:
+        assert api("DELETE", f"/api/users/{vhost}").status == 204
+    if what == "another user":
+        api("PUT", f"/api/users/{vhost}", {"password": "x", "tags": ""})
+
+
+def group(api: Api, vhost: str, *members: str) -> None:
+    """Have these do everything in a virtual host, and others nothing."""
+    value = {"members": members, "rules": [{"filter": "#", "read": True, "write": True}]}
+    path = f"/api/parameters/mqtt-permissions/{vhost}/x"
+    assert api("PUT", path, {"value": value}).status in (201, 204)

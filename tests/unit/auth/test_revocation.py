@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -88,3 +88,23 @@ def test_one_that_cannot_be_ended_keeps_no_other_open(caplog: pytest.LogCaptureF
 
     look()
     assert ended == ["reader", "a"] * 2
+
+
+def test_others_are_asked_when_rights_have_changed_and_not_for_a_log_in() -> None:
+    """Who has something of a user without a connection."""
+    asked: list[set[str | None]] = []
+    later: list[partial[object]] = []
+    users: Any = None
+    revocation = Revocation(users, [], lambda *call: later.append(partial(*call)))
+
+    def also(names: set[str | None]) -> Iterator[None]:
+        asked.append(names)
+        yield
+
+    revocation.also.append(also)
+    for name, is_login in (("token", True), ("guest", False), (None, False)):
+        revocation.look_again(name, is_login=is_login)
+        while later:
+            later.pop(0)()
+
+    assert asked == [{"guest"}, {None}]

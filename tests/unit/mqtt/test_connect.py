@@ -215,6 +215,18 @@ def test_properties_that_cannot_be(given: bytes, reason: Reason) -> None:
     assert refused(connect_body(V5, properties=block(given))) == (V5, reason)
 
 
+def test_connect_and_will_have_so_many_user_properties_at_most() -> None:
+    pair = b"\x26\0\0\0\0"
+    most = block(pair * properties.MOST_USER_PROPERTIES)
+    more = block(pair * (properties.MOST_USER_PROPERTIES + 1))
+    will = text("w") + text(b"")
+
+    connect.decode(0, connect_body(V5, flags=0x06, properties=most, rest=most + will))
+    assert refused(connect_body(V5, properties=more)) == (V5, Reason.QUOTA_EXCEEDED)
+    body = connect_body(V5, flags=0x06, rest=more + will)
+    assert refused(body) == (V5, Reason.QUOTA_EXCEEDED)
+
+
 def test_a_block_of_properties_has_the_length_that_it_says() -> None:
     """5.0 [MQTT-2.2.2-1]."""
     assert refused(connect_body(V5, properties=b"\x7f"))[1] == Reason.MALFORMED_PACKET

@@ -16,7 +16,7 @@ def rights(tmp_path: Path, user: str, client_id: str, **given: Any) -> GroupRigh
     store = ParameterStore(tmp_path / "parameters.json")
     for name, value in given.items():
         store.put(Parameter(groups.COMPONENT, name, value))
-    return groups.rights_of(store, user, client_id)
+    return groups.rights_of(store.in_force, user, client_id)
 
 
 def group(*rules: tuple[str, str], members: tuple[str, ...] = ("*",)) -> dict[str, Any]:

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lavinmq.mqtt import filters, requests
+from lavinmq.mqtt import filters, properties, requests
 from lavinmq.mqtt.filters import Shared
 from lavinmq.mqtt.reasons import PacketError, Reason
 from lavinmq.mqtt.requests import Auth, Disconnect, Subscribe, Unsubscribe, Wish
 from tests.support.mqtt_bytes import V5, V31, V311, block, subscribe_body, text
 
 T = TypeVar("T")
+Reader = Callable[[bytes], object]
 
 
 def whole(steps: Generator[None, None, T]) -> T:
@@ -237,6 +238,57 @@ def test_a_packet_has_so_many_topic_filters_at_most(level: int) -> None:
     names = block() if level == V5 else b""
     many = b"\0\1" + names + text("a") * (len(most) + 1)
     assert reason(unsubscribe, level, 2, many) == Reason.QUOTA_EXCEEDED
+
+
+def with_properties(*given: bytes) -> list[tuple[Reader, bytes]]:
+    """Each request of version 5 with these properties, and who reads it."""
+    names, method = block(*given), block(b"\x15" + text("M"), *given)
+    return [
+        (lambda body: subscribe(V5, 2, body), b"\0\1" + names + text("a") + b"\0"),
+        (lambda body: unsubscribe(V5, 2, body), b"\0\1" + names + text("a")),
+        (lambda body: requests.disconnect(V5, 0, body), b"\0" + names),
+        (lambda body: requests.auth(V5, 0, body), b"\x18" + method),
+    ]
+
+
+def refusal(read: Reader, body: bytes) -> int:
+    """Why a request is refused."""
+    with pytest.raises(PacketError) as caught:
+        read(body)
+    return caught.value.reason
+
+
+def test_user_properties_are_checked_and_change_nothing() -> None:
+    """5.0 sections 3.8.2.1.3, 3.10.2.1.2, 3.14.2.2.4, 3.15.2.2.5: what they mean is not defined."""
+    pair = b"\x26" + text("k") + text("v")
+    plain = [read(body) for read, body in with_properties()]
+    assert [read(body) for read, body in with_properties(pair, pair)] == plain
+    for wrong in (b"\x26" + text(b"\xff") + text("v"), b"\x26" + text("k") + text("\0"), b"\x26\0"):
+        for read, body in with_properties(pair, wrong):
+            assert refusal(read, body) == Reason.MALFORMED_PACKET, wrong
+
+
+def test_a_request_has_so_many_user_properties_at_most() -> None:
+    most = b"\x26\0\0\0\0" * properties.MOST_USER_PROPERTIES
+
+    for read, body in with_properties(most):
+        read(body)
+    for read, body in with_properties(most, b"\x26\0\0\0\0"):
+        assert refusal(read, body) == Reason.QUOTA_EXCEEDED
+
+
+def test_properties_of_a_request_have_so_many_bytes_at_most() -> None:
+    """Those that come once fit whatever their size; the bound is for user properties."""
+    long = text("x" * 65535)
+    data = b"\x16" + long, b"\x15" + long, b"\x1f" + long
+    assert requests.auth(V5, 0, b"\x18" + block(*data)).data == b"x" * 65535
+
+    for read, body in with_properties(b"\x26" + long + text("x" * 65000)):
+        read(body)
+    for read, body in with_properties(*(b"\x26" + long + long,) * 2):
+        assert refusal(read, body) == Reason.QUOTA_EXCEEDED
+    cut = b"\0" + block(b"\x26" + long + long, b"\x26" + long + long)[:-1]
+    assert reason(requests.disconnect, V5, 0, cut) == Reason.MALFORMED_PACKET
 
 
 def test_a_long_packet_is_read_in_steps() -> None:

@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lavinmq.auth.users import User
 from lavinmq.mqtt import kept_wills, wills
 from lavinmq.mqtt.connect import Will, within
 from lavinmq.mqtt.kept_wills import Kept
 from lavinmq.process.portions import Portions, SharedPortion
 
+AUTHOR = User("u", "", "SHA256")
 _texts = st.text(st.characters(exclude_characters="\0#+", codec="utf-8"), min_size=1, max_size=20)
 
 
@@ -84,7 +86,7 @@ def test_wills_wait_for_their_delay(events: asyncio.AbstractEventLoop) -> None:
 
     waiting = wills.Wills(events, publishing(out), Portions(events.call_soon), clock)
     for client_id, delay_s in (("now", 0), ("soon", 2), ("back", 2), ("ended", 60), ("late", 61)):
-        waiting.add(client_id, Will("t", b"", 0, False, delay_s), lambda topic: True)
+        waiting.add(client_id, Will("t", b"", 0, False, delay_s), AUTHOR)
     assert out == ["now"]
     waiting.cancel("back")
     waiting.release("ended")
@@ -95,6 +97,19 @@ def test_wills_wait_for_their_delay(events: asyncio.AbstractEventLoop) -> None:
     waiting._due()
     waiting.release_all()
     assert out == ["now", "ended", "soon", "late"]
+    assert not len(waiting)
+
+
+def test_a_delay_ends_with_the_session(events: asyncio.AbstractEventLoop) -> None:
+    """5.0 [MQTT-3.1.2-8]: once, and not of who has none."""
+    out = list[str]()
+    waiting = wills.Wills(events, publishing(out), Portions(events.call_soon))
+    waiting.add("c", Will("t", b"", 0, False, 60), AUTHOR)
+    for _ in range(2):
+        waiting.hasten("c")
+        waiting.hasten("other")
+
+    assert out == ["c"]
     assert not len(waiting)
 
 
@@ -117,7 +132,7 @@ def test_many_wills_of_one_second_are_published_in_portions(
     clock, out = _Clock(), list[str]()
     waiting = wills.Wills(events, publishing(out), works, clock)
     for n in range(20):
-        waiting.add(f"{n}", Will("t", b"", 0, False, 2), lambda topic: True)
+        waiting.add(f"{n}", Will("t", b"", 0, False, 2), AUTHOR)
     clock.now = 2.5
     waiting._due()
     turn(events)
@@ -137,7 +152,7 @@ def test_many_wills_that_are_due_at_once_are_published_in_portions(
     out = list[str]()
     waiting = wills.Wills(events, publishing(out), works)
     for n in range(20):
-        waiting.add(f"{n}", Will("t", b"", 0, False, 0), lambda topic: True)
+        waiting.add(f"{n}", Will("t", b"", 0, False, 0), AUTHOR)
     turn(events)
     assert out == ["0"]
 
@@ -164,7 +179,7 @@ def test_a_will_that_is_long_to_publish_is_whole_before_an_end(
     others = wills.Wills(events, publishing(dropped, steps=50), works)
     for each in (waiting, others):
         for client_id in ("a", "b"):
-            each.add(client_id, Will("t", b"", 0, False, 0), lambda topic: True)
+            each.add(client_id, Will("t", b"", 0, False, 0), AUTHOR)
     for _ in range(4):
         turn(events)
     assert out == dropped == []
@@ -184,7 +199,7 @@ def test_nothing_is_published_after_a_stop(
     out = list[str]()
     waiting = wills.Wills(events, publishing(out), works)
     for n in range(3):
-        waiting.add(f"{n}", Will("t", b"", 0, False, 0), lambda topic: True)
+        waiting.add(f"{n}", Will("t", b"", 0, False, 0), AUTHOR)
     waiting.stop()
     for _ in range(9):
         turn(events)
@@ -210,7 +225,7 @@ def test_a_will_that_fails_keeps_no_other_one_back(
 
     waiting = wills.Wills(events, publish, works, clock)
     for client_id in ("bad", "held"):
-        waiting.add(client_id, Will("t", b"", 0, False, delay_s), lambda topic: True)
+        waiting.add(client_id, Will("t", b"", 0, False, delay_s), AUTHOR)
     if is_stopping:
         waiting.release_all()
     else:
@@ -237,7 +252,7 @@ def test_a_will_that_is_due_is_not_lost_to_that_of_the_next_connection(
 
     waiting = wills.Wills(events, publish, works)
     for topic in ("first", "second", "third"):
-        waiting.add("c", Will(topic, b"", 0, False), lambda topic: True)
+        waiting.add("c", Will(topic, b"", 0, False), AUTHOR)
     while len(waiting):
         turn(events)
 
