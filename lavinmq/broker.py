@@ -277,6 +277,8 @@ class Broker:
             await self.vhosts.delete(name)
         async with gathered():
             self.accounts.delete_users(*(user.name for user in self.users.all()))
+            for name in self.user_limits.all():  # also of the default user, who comes again
+                self.user_limits.forget(name)
             for parameter in self.parameters.all():
                 self.parameters.delete(None, parameter.name)
             self.users.add_default()

@@ -2,22 +2,31 @@
 
 Each change acts at once, also on connections that are open, and is then saved, see
 `files/saving.py`. One that cannot be saved is taken back, and DefinitionsError is raised, here or
-where the save is waited for; the connections that it has ended stay ended.
+where the save is waited for; the connections that it has ended stay ended. What else is kept of a
+user goes when the user has gone from the disk, and, should that have failed, before another one
+gets the name: limits without a user limit nobody, and a user without his limits might do too much.
 Source: docs/authentication.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from lavinmq.auth import passwords, scram
 from lavinmq.auth.users import UserStore
+from lavinmq.errors import DefinitionsError
+from lavinmq.files.saving import gathered
+from lavinmq.process import log
 
 if TYPE_CHECKING:
     from lavinmq.auth.chain import Chain
     from lavinmq.auth.topics import TopicRow
     from lavinmq.config.values import Config
+
+
+_log = log.get("lmq.accounts")
 
 
 class PasswordHash(NamedTuple):
@@ -38,7 +47,8 @@ class Accounts:
             for None, in all: open connections have to ask again.
         on_user: is told the name of a user who may have lost something, after `on_permissions`;
             None: it may have been anybody. Other tags, another password and the end count too.
-        on_deleted: is told the name of a user who is gone.
+        on_deleted: is told the name of a user who is gone: nothing else may be left of him. Raises:
+            DefinitionsError when that cannot be saved.
         chain: computes slow hashes without holding up the loop.
         config: names the kind of new hashes; read when it is needed.
     """
@@ -77,12 +87,23 @@ class Accounts:
         keys = await self._chain.scram_keys(password, origin)
         return PasswordHash(*await self._chain.hash_password(password, kind, origin), keys)
 
+    async def clear(self, name: str) -> None:
+        """Await it before somebody gets the name of a user: nothing is left of an earlier one then.
+
+        Raises: DefinitionsError when that cannot be saved.
+        """
+        if self._users.get(name) is None:
+            await self._users.saved()  # else a deletion could be taken back that has gone too far
+        if self._users.get(name) is None:
+            async with gathered():
+                self._on_deleted(name)
+
     def put_user(
         self, name: str, *, password: bytes | None = None, password_hash: str | None = None,
         hashing_algorithm: str | None = passwords.DEFAULT_ALGORITHM,
         keys: str | None = None, tags: Iterable[str] | None = None,
     ) -> bool:  # fmt: skip
-        """Create a user, or change one.
+        """Create a user, or change one; see `clear`.
 
         Args:
             password: hashed here, which holds up the caller for some 50 ms: on a loop that
@@ -131,10 +152,17 @@ class Accounts:
             self._on_permissions(None)
             for name in deleted:
                 self._on_user(name)
-            self._users.save()
-            for name in deleted:
-                self._on_deleted(name)
+            self._users.save(partial(self._forget, deleted))
         return deleted
+
+    def _forget(self, names: list[str]) -> None:
+        """They have gone from the disk, or so it was: names may have been given anew."""
+        for name in names:
+            if self._users.get(name) is None:
+                try:
+                    self._on_deleted(name)
+                except DefinitionsError as error:
+                    _log.error("user %r is gone, his limits are not yet: %s", name, error)
 
     def set_permissions(self, name: str, vhost: str, configure: str, read: str, write: str) -> bool:
         """Set what a user may do in a virtual host, which the caller knows to exist.

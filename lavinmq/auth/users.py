@@ -217,18 +217,23 @@ class UserStore:
         self._users, self._kept = found._users, found._kept
         self.epoch += 1
 
-    def save(self) -> None:
+    def save(self, act: Callable[[], object] = bool) -> None:
         """Save what has changed since the last time; what cannot be saved is taken back.
 
+        Args: act: is called when it is on disk.
         Raises: DefinitionsError when the disk refuses at once.
         """
         changes, self._undo = self._undo, []
         undo = partial(self._take_back, changes)
         try:
-            self._file.save(self._text, undo, changes)
+            self._file.save(self._text, undo, changes, act)
         except DefinitionsError:
             undo()
             raise
+
+    async def saved(self) -> None:
+        """Wait until all changes so far are on disk, or taken back."""
+        await self._file.saved()
 
     def _text(self) -> Iterator[str]:
         yield from json_list(chain(map(_to_json, self.all()), self._kept))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
 from lavinmq.errors import DefinitionsError
+from lavinmq.files.saving import gathered
 from lavinmq.policy.parameters import Parameter
 from lavinmq.process import log
 from lavinmq.shovel.endings import Endings
@@ -187,36 +188,43 @@ class Federation:
         name = _pause_of(key[1:3], key[3])
         return paused.get(UPSTREAM, key[3]) is not None or paused.get(LINK, name) is not None
 
-    def set_paused(
+    async def set_paused(
         self, vhost: VHost, upstream: str, place: tuple[str, str] | None, is_paused: bool
     ) -> int:
-        """Stop all links of an upstream, or that of one place; or let them go on.
+        """Stop all links of an upstream, or that of one place; or let them go on, when that is on
+        disk: what they bring nobody takes back.
 
-        Returns: how many that are. Raises: DefinitionsError.
+        Returns: how many that are. Raises: DefinitionsError; nothing has changed then.
         """
         component, name = UPSTREAM, upstream
         if place is not None:
             component, name = LINK, _pause_of(place, upstream)
-        of = [
-            (key, link)
-            for links in self._links.values()
-            for key, (_, link) in links.items()
-            if key[0] == vhost.name and key[3] == upstream
-            and (place is None or key[1:3] == place)
-        ]  # fmt: skip
+        of = self._of_upstream(vhost, upstream, place)
         if not of and (place is not None or vhost.rules.parameters.get(UPSTREAM, upstream) is None):
             return 0
-        if is_paused:
-            vhost.rules.paused.put(Parameter(component, name, True))
-        else:
-            vhost.rules.paused.delete(component, name)
-        for key, link in of:
+        async with gathered():
+            if is_paused:
+                vhost.rules.paused.put(Parameter(component, name, True))
+            else:
+                vhost.rules.paused.delete(component, name)
+        for key, link in self._of_upstream(vhost, upstream, place):
             wanted = self._is_paused(vhost, key)
             if wanted and not link.is_paused:
                 link.pause()
             elif not wanted and link.is_paused:
                 link.resume()
         return max(len(of), 1)
+
+    def _of_upstream(
+        self, vhost: VHost, upstream: str, place: tuple[str, str] | None
+    ) -> list[tuple[Key, Link]]:
+        return [
+            (key, link)
+            for links in self._links.values()
+            for key, (_, link) in links.items()
+            if key[0] == vhost.name and key[3] == upstream
+            and (place is None or key[1:3] == place)
+        ]  # fmt: skip
 
     def cut(self) -> None:
         """Bring nothing more; `close` waits for what that takes."""
@@ -244,7 +252,7 @@ def _forget_pauses(vhost: VHost) -> None:
             name = each.name
             if component == LINK:
                 name = unquote(name.rpartition("/")[2], errors=ESCAPE)
-            if rules.parameters.get(UPSTREAM, name) is None:
+            if rules.parameters.in_force.get(UPSTREAM, name) is None:
                 try:
                     rules.paused.delete(component, each.name)
                 except DefinitionsError as error:
@@ -270,7 +278,8 @@ def _named(vhost: VHost, features: Any) -> list[tuple[str, Upstream | str]]:
     """The upstreams that a policy means; a text says why there is none of that name."""
     from lavinmq.federation import upstreams
 
-    known = {each.name: each.value for each in vhost.rules.parameters.all(UPSTREAM)}
+    parameters = vhost.rules.parameters.in_force
+    known = {each.name: each.value for each in parameters.all(UPSTREAM)}
     members: list[tuple[str, dict[str, Any]]] = []
     found: list[tuple[str, Upstream | str]] = []
     if features.federation_upstream:
@@ -279,7 +288,7 @@ def _named(vhost: VHost, features: Any) -> list[tuple[str, Upstream | str]]:
     if wanted == upstreams.ALL:
         members += [(name, {}) for name in known]
     elif wanted:
-        parameter = vhost.rules.parameters.get(upstreams.SET, wanted)
+        parameter = parameters.get(upstreams.SET, wanted)
         if parameter is None:
             found.append((wanted, f"there is no set of upstreams '{wanted}'"))
         else:

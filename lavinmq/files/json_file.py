@@ -101,11 +101,17 @@ class JsonFile:
                 self._kept.append(entry)
         return entries
 
+    def when_saved(self, callback: Callable[[], object]) -> None:
+        """Call back once all that was changed so far is on disk, or taken back."""
+        self._file.when_saved(callback)
+
     def save_entries(
-        self, entries: Callable[[], Iterable[Any]], undo: Callable[[], object] = bool
-    ) -> Save:
-        """Save a list that `load_entries` has read. Args: entries: makes it. Raises: as `save`."""
-        return self._save(lambda: json_list(chain(entries(), self._kept)), undo)
+        self, entries: Callable[[], Iterable[Any]], undo: Callable[[], object] = bool,
+        act: Callable[[], object] = bool,
+    ) -> Save:  # fmt: skip
+        """Save a list that `load_entries` has read. Args: entries: makes it; act: begins what
+        could not be taken back, see `SavedFile.save`. Raises: as `save`."""
+        return self._save(lambda: json_list(chain(entries(), self._kept)), undo, act)
 
     def save_table(
         self, entries: Callable[[], Iterable[tuple[str, Any]]], undo: Callable[[], object] = bool
@@ -122,10 +128,13 @@ class JsonFile:
         """
         return self._save(lambda: json_text(content), undo)
 
-    def _save(self, text: Callable[[], Iterable[str]], undo: Callable[[], object]) -> Save:
+    def _save(
+        self, text: Callable[[], Iterable[str]], undo: Callable[[], object],
+        act: Callable[[], object] = bool,
+    ) -> Save:  # fmt: skip
         if self._why_unread:
             raise DefinitionsError(f"{self.path} could not be read: {self._why_unread}")
-        return self._file.save(text, undo)
+        return self._file.save(text, undo, act=act)
 
     def _is_damaged(self, data: bytes, why: str) -> None:
         if self._is_needed:

@@ -1,12 +1,13 @@
 """Saving small files without holding up the loop, and waiting for what one request has saved.
 
-A change acts at once, and its file is written behind: turned into text in portions on the loop,
-then written aside, synced and renamed in a thread. One write of a file runs at a time; what changes
-meanwhile is one more write, however often. Whoever answers for a change waits for its `Save`: that
-is what `gathered` does for all saves of a block, so endpoints need not know of them. When the disk
-refuses, everything that is not on disk yet is taken back, the newest first, and its saves fail:
-memory and file then say the same again. Where nobody can tell what the disk has, as after a sync
-that failed behind the renaming, the broker ends, and nobody is answered.
+A change is there at once, and its file is written behind: turned into text in portions on the
+loop, then written aside, synced and renamed in a thread. What it does that nobody could take back
+begins when it is on disk. One write of a file runs at a time; what changes meanwhile is one more
+write, however often. Whoever answers for a change waits for its `Save`: that is what `gathered`
+does for all saves of a block, so endpoints need not know of them. When the disk refuses, everything
+that is not on disk yet is taken back, the newest first, and its saves fail: memory and file then
+say the same again. Where nobody can tell what the disk has, as after a sync that failed behind the
+renaming, the broker ends, and nobody is answered.
 
 Before `start` and after `stop` all is done at once, in the thread of the caller.
 """
@@ -55,28 +56,35 @@ class Save:
     """A change that is being brought to the disk. Await it: DefinitionsError when that failed.
 
     Args: undo: takes it back. steps: what `undo` needs, one of them for each thing that changed.
+        act: begins what could not be taken back.
     """
 
-    __slots__ = ("_waiting", "error", "is_over", "steps", "undo")
+    __slots__ = ("_waiting", "act", "error", "is_over", "steps", "undo")
 
-    def __init__(self, undo: Callable[[], object], steps: list[Any]) -> None:
+    def __init__(
+        self, undo: Callable[[], object], steps: list[Any], act: Callable[[], object]
+    ) -> None:
         self.undo = undo
         self.steps = steps
+        self.act = act
         self.error = ""
         self.is_over = False
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: list[Callable[[], object]] = []
 
     def finish(self, error: str = "") -> None:
         """It is on disk, or could not be brought there."""
         self.error, self.is_over = error, True
         for each in self._waiting:
-            if not each.done():
-                each.set_result(None)
+            each()
+
+    def then(self, callback: Callable[[], object]) -> None:
+        """Call back when it is over; it is not yet."""
+        self._waiting.append(callback)
 
     def __await__(self) -> Generator[Any, None, None]:
         if not self.is_over:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(done)
+            self.then(partial(_there, done))
             yield from done
         if self.error:
             raise DefinitionsError(self.error)
@@ -255,23 +263,40 @@ class SavedFile:
         with self._lock:
             self._is_released = True
 
+    def when_saved(self, callback: Callable[[], object]) -> None:
+        """Call back once all that was changed so far is on disk, or taken back."""
+        if self._saves:
+            self._saves[-1].then(callback)
+        else:
+            callback()
+
+    async def saved(self) -> None:
+        """Wait for the same."""
+        if self._saves:
+            over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.when_saved(partial(_there, over))
+            await over
+
     def save(
         self, content: Callable[[], Iterable[str]], undo: Callable[[], object] = bool,
-        steps: list[Any] | None = None,
+        steps: list[Any] | None = None, act: Callable[[], object] = bool,
     ) -> Save:  # fmt: skip
         """Replace the file, so that a crash leaves the old or the new one.
 
         Args: content: makes the text, piece by piece; it is called later, in another turn of the
             loop. undo: takes the change back when it could not be saved. steps: a list that `undo`
-            needs and that may be long; it is emptied once nothing is taken back any more.
+            needs and that may be long; it is emptied once nothing is taken back any more. act: is
+            called when the change is on disk, in the order of the changes, and never when it is
+            not; it begins what the change does that could not be taken back.
         Raises: DefinitionsError when the disk refuses, if it is asked at once; nothing is undone
             then.
         """
-        save = Save(undo, steps or [])
+        save = Save(undo, steps or [], act)
         self._content = content
         if not self._disk.is_running:
             self._write_now(self._written_out())
             save.finish()
+            act()
             return save
         self._saves.append(save)
         gathering = _gathering.get()
@@ -350,8 +375,16 @@ class SavedFile:
     def _finish(self, count: int) -> None:
         done, self._saves = self._saves[:count], self._saves[count:]
         for save in done:
+            if self._disk.is_running:  # nothing begins in a broker that ends
+                self._act(save)
             save.finish()
         in_portions(self._disk.call_soon, _let_go(done))
+
+    def _act(self, save: Save) -> None:
+        try:
+            save.act()
+        except Exception:  # the file is as it should be, and others wait for it
+            log.exception("a mistake of the broker's own: what follows from a new %s", self.path)
 
     def _refused(self, error: OSError) -> None:
         """Take back all that is not on disk, if that is known."""
@@ -373,7 +406,7 @@ class SavedFile:
 def _let_go(saves: list[Save]) -> Iterator[None]:
     """Forget how to take them back: thousands of changes may be all that holds what was deleted."""
     for save in saves:
-        save.undo = bool
+        save.undo = save.act = bool
         yield from emptied(save.steps)
         yield
 

@@ -4,7 +4,8 @@
 own: `users.json` has to stay readable by LavinMQ, which would drop what it does not know when it
 writes it; and a global parameter, which it would keep, may be changed by policymakers.
 A negative limit is none. Only what comes anew is measured. Without a file that is there nobody is
-served whom it limits.
+served whom it limits. What is left of a user who is not there is forgotten before another one gets
+the name, see `auth/accounts.py`.
 Source: docs/policies.md, docs/formats.md.
 """
 

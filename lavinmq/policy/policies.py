@@ -6,7 +6,7 @@ place. What a definition does to a queue is merged in `features.py` and brought 
 `vhost/rules.py`. Source: docs/policies.md, docs/formats.md.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -78,14 +78,14 @@ class Policy:
         apply_to: str = "all", *, is_operator: bool = False,
     ) -> Self:  # fmt: skip
         """A policy with the checks that users expect. Raises: ValueError with a text for them."""
+        check_keys(definition)  # first: of a misspelt key nobody knows the type
         for key, value in definition.items():
             if key not in FOREIGN_KEYS:
                 _check_type(key, value)
-        check_keys(definition)
-        for key in definition:
-            if is_operator and key not in OPERATOR_KEYS:
-                raise ValueError(f"Operator policy definition '{key}' is not supported")
-        return cls(name, pattern, dict(definition), priority, apply_to)
+        made = cls(name, pattern, dict(definition), priority, apply_to)
+        for key in made.without_effect(is_operator=True) if is_operator else ():
+            raise ValueError(f"Operator policy definition '{key}' is not supported")
+        return made
 
     @classmethod
     def from_json(cls, entry: Any) -> Self:
@@ -129,27 +129,29 @@ class Policy:
         """Known keys whose values are of no use, for a warning."""
         return features.usable(self.definition)[1]
 
-    def without_effect(self) -> list[str]:
-        """Keys that are kept and do nothing in this release, by name."""
-        return [key for key in self.definition if key not in KEYS]
+    def without_effect(self, *, is_operator: bool = False) -> list[str]:
+        """Keys that are kept and do nothing in this release, by name. Args: is_operator: whether
+        it is an operator policy, which only knows `OPERATOR_KEYS`."""
+        known = OPERATOR_KEYS if is_operator else KEYS
+        return [key for key in self.definition if key not in known]
 
 
 class PolicyStore:
     """The policies of one kind of one virtual host, and their file. Call `load` once.
 
     Args: is_operator: whether they are operator policies, which only know `OPERATOR_KEYS`; disk:
-        see `files/saving.py`; on_undone: is called when a change was taken back, it could not be
-        saved.
+        see `files/saving.py`; on_change: is called when other policies are in force: a change
+        counts when it is on disk, for what it does to messages cannot be taken back.
     """
 
     def __init__(
         self, path: Path, vhost: str, is_operator: bool = False, disk: Disk | None = None,
-        on_undone: Callable[[], object] = bool,
+        on_change: Callable[[], object] = bool,
     ) -> None:  # fmt: skip
         self.is_operator = is_operator
         self._vhost = vhost
         self._file = JsonFile(path, disk, is_needed=True)
-        self._on_undone = on_undone
+        self._on_change = on_change
         self._policies: dict[str, Policy] = {}
         self._by_rank: list[Policy] = []
 
@@ -157,7 +159,9 @@ class PolicyStore:
         """Read the file. Raises: DefinitionsError when it, or an entry of it, cannot be read or
         understood: where messages go when they die, and how long they are kept, may be said in it.
         """
-        self._take({policy.name: policy for policy in self._file.load_entries(Policy.from_json)})
+        stored = self._file.load_entries(Policy.from_json)
+        self._policies = {policy.name: policy for policy in stored}
+        self._by_rank = _by_rank(self._policies.values())
         for policy in self.all():
             self._warn(policy)
 
@@ -166,7 +170,7 @@ class PolicyStore:
         self._file.release()
 
     def all(self) -> list[Policy]:
-        """All policies, in the order of their creation."""
+        """All policies, in the order of their creation; those on their way to the disk, too."""
         return list(self._policies.values())
 
     def get(self, name: str) -> Policy | None:
@@ -191,7 +195,7 @@ class PolicyStore:
         return True
 
     def match(self, name: str, kind: Kind, patience: Patience | None = None) -> Policy | None:
-        """The one policy that applies to the queue or exchange."""
+        """The one policy that applies to the queue or exchange, of those in force."""
         patience = patience or Patience()
         for policy in self._by_rank:
             if policy.matches(name, kind, patience):
@@ -209,20 +213,21 @@ class PolicyStore:
     def _save(self, policies: dict[str, Policy]) -> None:
         self._file.save_entries(
             lambda: (policy.to_json(self._vhost) for policy in policies.values()),
-            partial(self._undo, self._policies),
+            partial(setattr, self, "_policies", self._policies),
+            partial(self._enforce, policies),
         )
-        self._take(policies)
-
-    def _undo(self, policies: dict[str, Policy]) -> None:
-        self._take(policies)
-        self._on_undone()
-
-    def _take(self, policies: dict[str, Policy]) -> None:
         self._policies = policies
-        self._by_rank = sorted(policies.values(), key=lambda each: (-each.priority, each.name))
+
+    def _enforce(self, policies: dict[str, Policy]) -> None:
+        self._by_rank = _by_rank(policies.values())
+        self._on_change()
+
+    def when_saved(self, callback: Callable[[], object]) -> None:
+        """Call back once all changes so far are in force, or taken back."""
+        self._file.when_saved(callback)
 
     def _warn(self, policy: Policy) -> None:
-        idle = policy.without_effect()
+        idle = policy.without_effect(is_operator=self.is_operator)
         if idle:
             log.warning(
                 "policy %r of vhost %r: no effect here of %s",
@@ -233,6 +238,11 @@ class PolicyStore:
                 "policy %r of vhost %r: %s is left out, %r is not usable",
                 policy.name, self._vhost, key, policy.definition[key],
             )  # fmt: skip
+
+
+def _by_rank(policies: Iterable[Policy]) -> list[Policy]:
+    """In the order in which they are asked."""
+    return sorted(policies, key=lambda each: (-each.priority, each.name))
 
 
 def check_keys(definition: Mapping[str, Any]) -> None:

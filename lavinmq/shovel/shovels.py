@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from lavinmq.errors import DefinitionsError
+from lavinmq.files.saving import gathered
 from lavinmq.policy.parameters import Parameter, ParameterStore
 from lavinmq.process import log
 from lavinmq.shovel.endings import Endings
@@ -61,11 +62,11 @@ class Shovels:
         return self._wrong.get((vhost, name), "")
 
     def follow(self, vhost: VHost) -> None:
-        """Parameters of a virtual host have changed, or it has come or gone."""
+        """Other parameters of a virtual host are in force, or it has come or gone."""
         if not self._broker.is_serving:
             return
         is_there = self._broker.vhosts.get(vhost.name) is vhost
-        parameters = vhost.rules.parameters.all(COMPONENT) if is_there else []
+        parameters = vhost.rules.parameters.in_force.all(COMPONENT) if is_there else []
         wanted = {(vhost.name, each.name): each for each in parameters}
         for key in [key for key in self._all if key[0] == vhost.name]:
             if wanted.get(key) is not self._all[key][0]:
@@ -131,21 +132,33 @@ class Shovels:
             _log.error("shovel %r of vhost %r has ended: %s", shovel.name, vhost.name, error)
 
     def _home(self, shovel: Shovel) -> VHost | None:
-        """Its virtual host; None when it is none of ours any more: others may have its name."""
-        is_ours = self.get(shovel.vhost, shovel.name) is shovel
-        return self._broker.vhosts.get(shovel.vhost) if is_ours else None
+        """Its virtual host; None when it is none of ours any more: others may have its name, or
+        get it as soon as that is on disk."""
+        parameter, ours = self._all.get((shovel.vhost, shovel.name), (None, None))
+        vhost = self._broker.vhosts.get(shovel.vhost)
+        if vhost is None or ours is not shovel:
+            return None
+        is_wanted = vhost.rules.parameters.get(COMPONENT, shovel.name) is parameter
+        return vhost if is_wanted else None
 
-    def pause(self, vhost: VHost, shovel: Shovel) -> None:
-        """Stop it, over restarts, too. Raises: DefinitionsError."""
-        vhost.rules.paused.put(Parameter(COMPONENT, shovel.name, True))
-        shovel.pause()
+    async def pause(self, vhost: VHost, shovel: Shovel) -> None:
+        """Stop it, over restarts, too. Raises: DefinitionsError; it goes on then."""
+        async with gathered():
+            vhost.rules.paused.put(Parameter(COMPONENT, shovel.name, True))
+        now = self.get(vhost.name, shovel.name)  # its parameter may be another one meanwhile
+        if now is not None and not now.is_paused:
+            now.pause()
 
-    def resume(self, vhost: VHost, shovel: Shovel) -> None:
-        """Let it go on. Raises: DefinitionsError, OSError."""
-        vhost.rules.paused.delete(COMPONENT, shovel.name)
+    async def resume(self, vhost: VHost, shovel: Shovel) -> None:
+        """Let it go on. Raises: DefinitionsError, OSError; it stays where it is then: what it moves
+        nobody takes back."""
+        async with gathered():
+            vhost.rules.paused.delete(COMPONENT, shovel.name)
         with contextlib.suppress(FileNotFoundError):
             self._broker.disk.changes.unlink(self._pause_file(shovel.name))
-        shovel.resume()
+        now = self.get(vhost.name, shovel.name)
+        if now is not None and now.is_paused:
+            now.resume()
 
     def _pause_file(self, name: str) -> Path:
         """Where LavinMQ keeps that a shovel is paused."""

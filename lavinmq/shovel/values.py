@@ -32,6 +32,8 @@ from lavinmq.shovel.hook import Hook
 from lavinmq.shovel.places import Place
 
 MAX_COUNT: Final = 1 << 62
+PROTOCOLS: Final = ("amqp091", "local")
+"""As RabbitMQ calls them; both are those of the URIs."""
 PROPERTIES: Final = frozenset({
     "content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id",
     "reply_to", "expiration", "message_id", "timestamp", "type", "user_id", "app_id", "cluster_id",
@@ -106,6 +108,7 @@ def _checked(value: Any) -> dict[str, Any]:
     """The fields by their newer names, each of its type. Raises: ValueError."""
     if not isinstance(value, dict):
         raise ValueError("Field 'value' must be an object")
+    _check_protocols(value)  # first: others have keys of their own
     for key in value:
         if key not in KEYS:
             raise ValueError(f"A shovel has no key '{key}'{hint(key, KEYS)}")
@@ -123,11 +126,16 @@ def _checked(value: Any) -> dict[str, Any]:
     return given
 
 
+def _check_protocols(value: dict[str, Any]) -> None:
+    """Refuse protocols that are not spoken. Raises: ValueError."""
+    for key in ("src-protocol", "dest-protocol"):
+        if value.get(key) not in (None, *PROTOCOLS):
+            why = ": AMQP 1.0 is not spoken" if value[key] == "amqp10" else ""
+            raise ValueError(f"Field '{key}' must be one of {', '.join(PROTOCOLS)}{why}")
+
+
 def _agree(given: dict[str, Any]) -> None:
     """Refuse fields that do not go together. Raises: ValueError."""
-    for side in ("src", "dest"):
-        if given.get(f"{side}-protocol", "amqp091") not in ("amqp091", "local"):
-            raise ValueError(f"Field '{side}-protocol' must be one of amqp091, local")
     if not given.get("src-queue") and not given.get("src-exchange"):
         raise ValueError("Shovel source requires a queue or an exchange")
     is_to_http = _goes_to_http(given)

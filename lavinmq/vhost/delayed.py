@@ -60,12 +60,21 @@ class DelayedExchanges:
         self._wished: set[Exchange] = set()
         """That are delayed once there is a directory."""
 
-    def wish(self, name: str) -> Callable[[Callable[[], object]], object] | None:
-        """What a new durable exchange has to wait for before it can be delayed, if anything.
+    def wish(
+        self, name: str, *, is_delayed: bool
+    ) -> Callable[[Callable[[], object]], object] | None:
+        """What a new durable exchange has to wait for before it can be, if anything: for a
+        directory, if it is to be delayed. Else none may be left of an earlier one of its name, from
+        which a start would release messages (`release_left`).
 
-        Raises: OSError saying why there can be no directory.
+        Raises: OSError saying why there can be no directory, or one stays.
         """
-        if len(raw_key(name)) > MAX_NAME or not self._files.is_beside:
+        if len(raw_key(name)) > MAX_NAME:
+            return None
+        if not is_delayed:
+            left = next(filter(self._files.is_left, _queue_names(name)), None)
+            return None if left is None else partial(self._files.set_aside, left)
+        if not self._files.is_beside:
             return None
         queue = self._queue_name(name)
         if self._files.found(queue) is not None:
@@ -140,9 +149,9 @@ class DelayedExchanges:
 
     def _queue_name(self, exchange: str) -> str:
         """The name of an exchange's queue; older releases had another one."""
-        older = f"amq.delayed.{exchange}"
+        name, older = _queue_names(exchange)
         is_older = (self._files.directory / hashed(older)).exists()
-        return older if is_older else f"amq.delayed-{exchange}"
+        return older if is_older else name
 
     def _has_directory(self, exchange: Exchange, name: str) -> bool:
         """Take the directory that was made for the queue, or have one made: then the exchange is
@@ -164,6 +173,7 @@ class DelayedExchanges:
         if exchange in self._wished:
             if exchange.is_delayed and exchange.waiting is None:
                 self._add(exchange, True)
+                self._files.sync_names()  # a policy has made it so, and nothing is recorded
             self._wished.discard(exchange)
 
     def _clear_directory(self, name: str) -> bool:
@@ -202,3 +212,8 @@ class DelayedExchanges:
             )
         elif self._queues.get(queue.name) is queue:
             self.remove(exchange)
+
+
+def _queue_names(exchange: str) -> tuple[str, str]:
+    """The name of an exchange's queue, and the one that older releases gave it."""
+    return f"amq.delayed-{exchange}", f"amq.delayed.{exchange}"

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import os
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -96,9 +96,9 @@ class QueueFiles:
             self.remove_transient()
             self._disk.changes.make_directory(self.transient)
 
-    def remove_left(self) -> None:
+    def remove_left(self, queues: Iterable[Queue]) -> None:
         """Once all queues are loaded: remove what a crash has left of deleted ones."""
-        self._deleted.remove_left()
+        self._deleted.remove_left(queue.name for queue in queues)
 
     def remove_deleted(self) -> None:
         """All deletions are on disk, and nobody is served any more. Raises: OSError."""
@@ -157,9 +157,13 @@ class QueueFiles:
     def take(self, name: str) -> None:
         """The queue exists: its directory is synced with its record."""
         making = self._makings.pop(name)
-        if making.directory is not None and making.directory.aside is not None:
+        if making.directory is not None:
             self._tell_aside(name, making.directory.aside)
         self._recorded.name_added()
+
+    def sync_names(self) -> None:
+        """Have directories that were taken on disk before a message in them is confirmed."""
+        self._recorded.sync_names()
 
     @property
     def is_beside(self) -> bool:
@@ -195,6 +199,8 @@ class QueueFiles:
     def _made(
         self, name: str, making: Making, directory: Directory | None, error: OSError | None
     ) -> None:
+        if error is None:
+            self._deleted.forget_name(f"{self.stored}/{hashed(name)}")
         try:
             making.finish(directory, error)
         finally:
@@ -213,12 +219,32 @@ class QueueFiles:
         """Have nothing there where a new queue of that name is going to be. Raises: OSError."""
         directory = self.directory / hashed(name)
         self._deleted.make_way(str(directory))
-        aside = set_aside(directory, self._disk.changes)
-        if aside is not None:
-            self._tell_aside(name, aside)
+        self._tell_aside(name, set_aside(directory, self._disk.changes))
+        self._deleted.forget_name(str(directory))
 
-    def _tell_aside(self, name: str, aside: Path) -> None:
-        self._log.warning("files of an earlier queue %r were left: now in %s", name, aside)
+    def is_left(self, name: str) -> bool:
+        """Whether a deleted queue may have left a directory of its name. Raises: OSError, once,
+        saying why that could not be set aside."""
+        return self._deleted.is_named(f"{self.stored}/{hashed(name)}")
+
+    def set_aside(self, name: str, callback: Callable[[], object]) -> None:
+        """Have what a deleted queue has left lose its name, and call back: `is_left` says within
+        the call what has come of it."""
+        making = self._makings.get(name)
+        if making is not None and not making.is_over:  # that sets it aside, and is not to be itself
+            making.when_over(callback)
+            return
+        path = f"{self.stored}/{hashed(name)}"
+        self._deleted.set_aside(path, partial(self._set_aside, name, callback))
+
+    def _set_aside(self, name: str, callback: Callable[[], object], aside: Path | None) -> None:
+        self._recorded.name_added()
+        self._tell_aside(name, aside)
+        callback()
+
+    def _tell_aside(self, name: str, aside: Path | None) -> None:
+        if aside is not None:
+            self._log.warning("files of an earlier queue %r were left: now in %s", name, aside)
 
     def load(self, queue: Queue, directory: str, look: Look | None = None) -> None:
         """Read what the directory of a durable queue holds, and make one where there is none. Args:
@@ -227,7 +253,6 @@ class QueueFiles:
             for _ in self.load_ahead(self.ahead, queue, directory):
                 pass
             return
-        self._recorded.name_added()
         look = look or partial(_core.entries_in, directory)
         entries = self._entries_of(queue, directory, look)
         if self._is_paused(queue, directory, entries):
@@ -327,6 +352,8 @@ class QueueFiles:
             if entries is None:
                 entries = {}
                 self._disk.changes.make_directory(directory)
+                self._recorded.name_added()
+                self._recorded.sync_names()  # nobody is going to declare it
             if not _is_named(queue, entries.get(NAME_FILE)):
                 write_text(f"{directory}/{NAME_FILE}", queue.name, self._disk.changes)
         except OSError as error:
@@ -435,7 +462,9 @@ class QueueFiles:
         a crash leaves of them goes at the next start. What cannot be removed stays, and is set
         aside by a queue of the same name."""
         if queue.is_stored:
-            self._recorded.when_synced(self._deleted.add(queue.directory))
+            # A new exchange may have the name of the one whose messages are in there.
+            renamed = self._recorded.name_added if queue.is_internal else bool
+            self._recorded.when_synced(self._deleted.add(queue.directory, renamed))
             return
         remove = partial(remove_tree, Path(queue.directory), self._disk.changes)
         removed = partial(self._removed, queue.name)

@@ -88,9 +88,7 @@ class Recorded:
 
     def when_synced(self, callback: Callable[[], object]) -> None:
         """Call back once what was recorded so far is on disk."""
-        if self._has_new_names:
-            self._has_new_names = False
-            self._loop.sync_file(self._directory_fd, _nothing)
+        self.sync_names()
         self._n_syncing += 1
         *others, last = self.file.filenos()
         for fd in others:
@@ -106,6 +104,12 @@ class Recorded:
     def name_added(self) -> None:
         """There is a new name in the directory, to be synced together with the file."""
         self._has_new_names = True
+
+    def sync_names(self) -> None:
+        """Sync new names before the next answer or confirm, whether or not anything is recorded."""
+        if self._has_new_names and self._directory_fd >= 0:
+            self._has_new_names = False
+            self._loop.sync_file(self._directory_fd, _nothing)
 
     def sync_directory(self, path: str) -> None:
         """Sync another directory before the next answer. Raises: OSError when it is not there."""

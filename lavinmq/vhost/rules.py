@@ -2,8 +2,10 @@
 policies come to queues and exchanges.
 
 A change of policies is saved, and then brought to everything that exists, in portions: thousands of
-queues do not stop the loop. What is declared meanwhile is right at once. Owned by a `VHost`, which
-gives what exists and is told of each exchange whose features have changed. On the loop thread.
+queues do not stop the loop. What is declared meanwhile is right at once. Until the change is on
+disk the policies from before count: messages that a refused one had dropped could not be taken
+back. Owned by a `VHost`, which gives what exists and is told of each exchange whose features have
+changed. On the loop thread.
 Source: docs/policies.md, docs/formats.md.
 """
 
@@ -63,11 +65,11 @@ class VHostRules:
         on_exchange: Callable[[Exchange], None], disk: Disk | None = None,
     ) -> None:  # fmt: skip
         self.policies = PolicyStore(
-            directory / "policies.json", vhost, disk=disk, on_undone=self._apply_all
+            directory / "policies.json", vhost, disk=disk, on_change=self._apply_all
         )
         self.operator_policies = PolicyStore(
             directory / "operator_policies.json", vhost, is_operator=True, disk=disk,
-            on_undone=self._apply_all,
+            on_change=self._apply_all,
         )  # fmt: skip
         self.parameters = ParameterStore(directory / "parameters.json", disk=disk)
         self.paused = ParameterStore(directory / "paused.json", disk=disk)
@@ -141,31 +143,23 @@ class VHostRules:
     def put_policy(self, *policies: Policy) -> None:
         """Add policies, or replace those of the same names. Raises: DefinitionsError."""
         self.policies.put(*policies)
-        self._apply_all()
 
     def delete_policy(self, name: str) -> bool:
         """Remove a policy. Returns: whether it was there. Raises: DefinitionsError."""
-        return self._deleted(self.policies, name)
+        return self.policies.delete(name)
 
     def put_operator_policy(self, *policies: Policy) -> None:
         """Add operator policies, or replace those of the same names. Raises: DefinitionsError."""
         self.operator_policies.put(*policies)
-        self._apply_all()
 
     def delete_operator_policy(self, name: str) -> bool:
         """Remove an operator policy. Returns: whether it was there. Raises: DefinitionsError."""
-        return self._deleted(self.operator_policies, name)
-
-    def _deleted(self, store: PolicyStore, name: str) -> bool:
-        is_there = store.delete(name)
-        if is_there:
-            self._apply_all()
-        return is_there
+        return self.operator_policies.delete(name)
 
     # --- bringing them to queues and exchanges ------------------------------------------------
 
     def apply_to_queue(self, queue: Queue) -> None:
-        """Give a queue the features that its arguments and the policies of now come to."""
+        """Give a queue the features that its arguments and the policies in force come to."""
         if queue.is_internal:
             return
         kind = queue_kind(queue.arguments)
@@ -180,7 +174,7 @@ class VHostRules:
             self._on_queue(queue)
 
     def apply_to_exchange(self, exchange: Exchange) -> None:
-        """Give an exchange the features that its arguments and the policies of now come to."""
+        """Give an exchange the features that its arguments and the policies in force come to."""
         features = self.features_of_exchange(exchange.name, exchange.type, exchange.arguments)
         if features != exchange.features:
             exchange.features = features
@@ -197,7 +191,12 @@ class VHostRules:
 
     def when_applied(self, callback: Callable[[], None]) -> None:
         """Call back once everything has the features that the policies of now give it, and the
-        directories that it needs for them."""
+        directories that it needs for them; or once these are taken back."""
+        applied = partial(self._when_in_force, callback)
+        self.policies.when_saved(partial(self.operator_policies.when_saved, applied))
+
+    def _when_in_force(self, callback: Callable[[], None]) -> None:
+        """The same for the policies in force."""
         if self._is_applying:
             self._waiting.append(callback)
         else:
@@ -231,8 +230,8 @@ class VHostRules:
         return self.policies.usable(policy), self.operator_policies.usable(operator), names
 
     def _apply_all(self) -> None:
-        """Policies have changed. A round under way goes on, so that those at its end are reached
-        however fast changes come; another one follows for those it has passed."""
+        """Other policies are in force. A round under way goes on, so that those at its end are
+        reached however fast changes come; another one follows for those it has passed."""
         self._shared.clear()
         if self._is_applying:
             self._is_outdated = True

@@ -147,17 +147,36 @@ class VHosts(Mapping[str, VHost]):
                 if described != self._stored[name]:
                     await self._save(self._stored | {name: described})
                 return False
-            # Of an earlier one, if a crash or the disk kept its deletion from being written there.
-            if self._users.forget_vhost(name):
-                async with gathered():
-                    self._users.save()
-            await self._open_new(described)
-            creator = self._users.default_user if creator is None else creator
-            if self._users.get(creator) is not None:
-                self._users.grant(creator, name)
-                async with gathered():
-                    self._users.save()
+            await self._prepare_rights(name, creator)
+            try:
+                await self._open_new(described)
+            except (OSError, DefinitionsError):
+                await self._forget_rights(name)
+                raise
             return True
+
+    async def _prepare_rights(self, name: str, creator: str | None) -> None:
+        """Before it is there, as rights in one that is not mean nothing: nobody has those from an
+        earlier one any more, if a crash or the disk kept them, and whoever makes it has all.
+        Raises: DefinitionsError; nothing has changed then."""
+        are_changed = self._users.forget_vhost(name)
+        creator = self._users.default_user if creator is None else creator
+        if self._users.get(creator) is not None:
+            self._users.grant(creator, name)
+            are_changed = True
+        if are_changed:
+            async with gathered():
+                self._users.save()
+
+    async def _forget_rights(self, name: str) -> None:
+        """It is not there: nobody has rights in it. Those that stay if the disk refuses mean
+        nothing, and go before there is another one of the name."""
+        try:
+            async with gathered():
+                if self._users.forget_vhost(name):
+                    self._users.save()
+        except DefinitionsError as error:
+            _log.error("rights in vhost %r, which is not there, are kept: %s", name, error)
 
     def described(self, name: str, description: str | None, tags: Iterable[str] | None) -> VHostDef:
         """What `create` would make of a virtual host."""
@@ -172,14 +191,14 @@ class VHosts(Mapping[str, VHost]):
         """Delete a virtual host with all that is in it, its permissions and connections.
 
         Its files are removed later, in portions.
-        Returns: whether there was one. Raises: DefinitionsError when the disk refuses.
+        Returns: whether there was one. Raises: DefinitionsError when the disk refuses: it is there.
         """
         async with self._changing:
             if name not in self._stored:
                 return False
             await self._save({key: each for key, each in self._stored.items() if key != name})
-            async with gathered():
-                await self._forget(name)
+            await self._forget(name)
+            await self._forget_rights(name)
             return True
 
     async def _forget(self, name: str) -> None:
@@ -201,8 +220,6 @@ class VHosts(Mapping[str, VHost]):
                 await self._disk.run(partial(set_aside, directory, self._disk.changes))
         except OSError as error:
             _log.error("files of the deleted vhost %r stay: %s", name, error)
-        self._users.forget_vhost(name)
-        self._users.save()
 
     async def _open_new(self, described: VHostDef) -> None:
         name = described.name

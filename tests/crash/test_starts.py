@@ -4,7 +4,9 @@ and what it does when the disk refuses that."""
 from __future__ import annotations
 
 import errno
+import time
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 from pamqp import commands
@@ -106,3 +108,26 @@ def test_a_name_that_was_cut_is_written_again(on_disk: DiskFactory) -> None:
     broker.start()
 
     assert file.read_text() == "q"
+
+
+def test_a_directory_that_a_start_makes_is_synced_before_a_confirm(on_disk: DiskFactory) -> None:
+    """A loss of power may leave the record of a queue without its directory. Nothing was declared
+    behind the start, so nobody waited for its name."""
+    broker, disk = on_disk(log=True)
+    disk.plan(Action.NOTHING, Call.CHANGES)
+    broker.start()
+    declare(broker, "q")
+    broker.kill()
+    rmtree(queue_directory(broker.data_dir, "q"))
+    broker.start()
+    with Wire.open(broker.port) as wire:
+        wire.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+        wire.publish(1, "", "q", b"m", PERSISTENT)
+        wire.expect(commands.Basic.Ack)
+        confirmed_ns = time.monotonic_ns()
+
+    records = [each for each in disk.records() if each.time_ns < confirmed_ns]
+    made = max(at for at, each in enumerate(records) if each.kind is Call.MKDIR)
+    assert records[made].path == place("q")
+    synced = [each for each in records[made:] if each.kind is Call.SYNCED]
+    assert any(each.path == VHOST or not each.inode for each in synced)

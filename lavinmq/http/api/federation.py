@@ -42,32 +42,32 @@ def list_links_of_vhost(call: Call) -> Listing[dict[str, Any]]:
 
 
 @ROUTES.add("PUT", "/api/federation-links/:vhost/:upstream/pause", silent=(404,))
-def pause_upstream(call: Call) -> Reply:
+async def pause_upstream(call: Call) -> Reply:
     """Pause all links of an upstream, over restarts, too."""
-    return _pause(call, None, is_paused=True)
+    return await _pause(call, None, is_paused=True)
 
 
 @ROUTES.add("PUT", "/api/federation-links/:vhost/:upstream/resume", silent=(404,))
-def resume_upstream(call: Call) -> Reply:
+async def resume_upstream(call: Call) -> Reply:
     """Let the links of an upstream go on, but for those that were paused one by one."""
-    return _pause(call, None, is_paused=False)
+    return await _pause(call, None, is_paused=False)
 
 
 @ROUTES.add("PUT", "/api/federation-links/:vhost/:upstream/:type/:name/pause", silent=(404,))
-def pause_link(call: Call) -> Reply:
+async def pause_link(call: Call) -> Reply:
     """Pause the link of an exchange or queue, over restarts, too."""
-    return _pause(call, (call.path["type"], call.path["name"]), is_paused=True)
+    return await _pause(call, (call.path["type"], call.path["name"]), is_paused=True)
 
 
 @ROUTES.add("PUT", "/api/federation-links/:vhost/:upstream/:type/:name/resume", silent=(404,))
-def resume_link(call: Call) -> Reply:
+async def resume_link(call: Call) -> Reply:
     """Let the link of an exchange or queue go on."""
-    return _pause(call, (call.path["type"], call.path["name"]), is_paused=False)
+    return await _pause(call, (call.path["type"], call.path["name"]), is_paused=False)
 
 
-def _pause(call: Call, place: tuple[str, str] | None, *, is_paused: bool) -> Reply:
+async def _pause(call: Call, place: tuple[str, str] | None, *, is_paused: bool) -> Reply:
     """Raises: ApiError 404."""
     federation = _federation(call)
-    if not federation.set_paused(call.vhost, call.path["upstream"], place, is_paused):
+    if not await federation.set_paused(call.vhost, call.path["upstream"], place, is_paused):
         raise ApiError(404)
     return NO_CONTENT

@@ -70,19 +70,19 @@ def show_shovel(call: Call) -> dict[str, Any]:
     "PUT", "/api/shovels/:vhost/:name/pause", silent=(404, 422),
     query=(Query("force", "Also one that does not run: it waits for its next try", "boolean"),),
 )  # fmt: skip
-def pause(call: Call) -> Reply:
+async def pause(call: Call) -> Reply:
     """Pause a shovel that runs, over restarts, too."""
     shovel = _in_state(call, is_paused=False)
     if shovel.state != "Running" and not call.flag("force"):
         raise ApiError(422)
-    _shovels(call).pause(call.vhost, shovel)
+    await _shovels(call).pause(call.vhost, shovel)
     return NO_CONTENT
 
 
 @ROUTES.add("PUT", "/api/shovels/:vhost/:name/resume", silent=(404, 422))
-def resume(call: Call) -> Reply:
+async def resume(call: Call) -> Reply:
     """Let a shovel that is paused go on."""
-    _shovels(call).resume(call.vhost, _in_state(call, is_paused=True))
+    await _shovels(call).resume(call.vhost, _in_state(call, is_paused=True))
     return NO_CONTENT
 
 

@@ -106,6 +106,8 @@ async def put_user(call: Call) -> Reply:
         if stored is None and body["password"] is not None:
             stored, algorithm, keys = await _hashed(call, body["password"], name)
             call.check_still()
+        await call.broker.accounts.clear(name)
+        call.check_still()
         is_new = call.broker.accounts.put_user(
             name,
             password_hash=stored,

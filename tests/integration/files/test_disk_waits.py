@@ -59,7 +59,7 @@ class SlowDisk:
         self._real = os.fsync
         self._go_on = threading.Event()
         self._go_on.set()
-        self._refused = 0
+        self._refused = self._passing = 0
         self.n_waiting = 0
         monkeypatch.setattr(os, "fsync", self._fsync)
         monkeypatch.setattr(os, "fdatasync", self._fsync)
@@ -68,7 +68,9 @@ class SlowDisk:
         self.n_waiting += 1
         assert self._go_on.wait(30), "nobody let the sync go on"
         self.n_waiting -= 1
-        if self._refused:
+        if self._passing:
+            self._passing -= 1
+        elif self._refused:
             raise OSError(self._refused, os.strerror(self._refused))
         self._real(fd)
 
@@ -78,8 +80,9 @@ class SlowDisk:
     def go_on(self) -> None:
         self._go_on.set()
 
-    def refuse(self, error: int) -> None:
-        self._refused = error
+    def refuse(self, error: int, after: int = 0) -> None:
+        """Args: after: how many more succeed."""
+        self._refused, self._passing = error, after
 
 
 @pytest.fixture
@@ -101,6 +104,11 @@ def broker(tmp_path: Path, disk: SlowDisk) -> Iterator[Managed]:
 def background() -> Iterator[Callable[..., Future[Any]]]:
     with ThreadPoolExecutor(8) as threads:
         yield threads.submit
+
+
+def limited_to(most: int) -> dict[str, Any]:
+    """A policy of queues."""
+    return {"pattern": "^q", "definition": {"max-length": most}, "apply-to": "queues"}
 
 
 def prepare(broker: Managed) -> None:
@@ -211,6 +219,99 @@ def test_one_that_fails_takes_those_with_it_that_were_made_upon_it(
     assert {first.result(20).status, second.result(20).status} == {500}
     disk.refuse(0)
     assert broker.api("GET", "/api/parameters/c/%2F/n").json["value"] == 0
+
+
+def test_a_policy_is_in_force_when_it_is_on_disk(
+    broker: Managed, disk: SlowDisk, background: Callable[..., Future[Answer]]
+) -> None:
+    channel = broker.connect().channel()
+    channel.queue_declare("q")
+    disk.hold()
+    first = background(broker.api, "PUT", "/api/policies/%2F/p", limited_to(1))
+    wait_for(lambda: disk.n_waiting == 1, "the first is being written")
+    channel.queue_declare("q2")
+    second = background(broker.api, "PUT", "/api/policies/%2F/p", limited_to(2))
+    rules = broker.vhost().rules
+    wait_for(lambda: rules.policies.get("p").definition["max-length"] == 2, "both are listed")  # type: ignore[union-attr]
+
+    assert [broker.queue(name).features.max_length for name in ("q", "q2")] == [None, None]
+    disk.go_on()
+
+    assert {first.result(20).status, second.result(20).status} == {201, 204}
+    assert [broker.queue(name).features.max_length for name in ("q", "q2")] == [2, 2]
+
+
+def test_what_is_refused_leaves_the_policy_in_force_that_came_before_it(
+    broker: Managed, disk: SlowDisk, background: Callable[..., Future[Answer]]
+) -> None:
+    broker.connect().channel().queue_declare("q")
+    disk.hold()
+    answers = [background(broker.api, "PUT", "/api/policies/%2F/p", limited_to(1))]
+    policies = broker.vhost().rules.policies
+    wait_for(lambda: disk.n_waiting == 1, "the first is being written")
+    answers.append(background(broker.api, "DELETE", "/api/policies/%2F/p"))
+    wait_for(lambda: policies.get("p") is None, "it is not listed any more")
+    answers.append(background(broker.api, "PUT", "/api/policies/%2F/p", limited_to(3)))
+    wait_for(lambda: policies.get("p") is not None, "it is listed again")
+    disk.refuse(errno.EIO, after=2)  # file and directory of the first
+    disk.go_on()
+
+    assert [each.result(20).status for each in answers] == [201, 500, 500]
+    assert broker.queue("q").features.max_length == 1
+    assert policies.get("p").definition["max-length"] == 1  # type: ignore[union-attr]
+    disk.refuse(0)
+    assert broker.api("DELETE", "/api/policies/%2F/p").status == 204
+    assert broker.queue("q").features.max_length is None
+
+
+def test_a_shovel_that_ends_leaves_the_parameter_that_comes_in_its_place(
+    broker: Managed, disk: SlowDisk, background: Callable[..., Future[Answer]]
+) -> None:
+    """The other one is on its way to the disk, and the shovel at work is that of the first."""
+    path = "/api/parameters/shovel/%2F/s"
+    value = {"src-uri": "amqp://", "src-queue": "from", "dest-uri": "amqp://", "dest-queue": "to"}
+    assert broker.api("PUT", path, {"value": value}).status == 201
+    shovels: Any = broker.inner.shovels
+    old = shovels.get("/", "s")
+    disk.hold()
+    answer = background(broker.api, "PUT", path, {"value": value | {"dest-queue": "other"}})
+    wait_for(lambda: disk.n_waiting > 0, "it is being written")
+
+    assert broker.call(shovels.get, "/", "s") is old
+    broker.submit(old.has_ended)
+    disk.go_on()
+
+    assert answer.result(20).status == 204
+    assert broker.call(shovels.get, "/", "s") is not old
+    assert broker.api("GET", path).json["value"]["dest-queue"] == "other"
+    assert broker.api("DELETE", path).status == 204
+
+
+def test_a_shovel_stays_paused_when_the_disk_refuses_to_let_it_go_on(
+    broker: Managed, disk: SlowDisk
+) -> None:
+    """It moved all messages, and the request was answered with 500."""
+    channel = broker.connect().channel()
+    for name in ("from", "to"):
+        channel.queue_declare(name, durable=True)
+    path = "/api/parameters/shovel/%2F/s"
+    value = {"src-uri": "amqp://", "src-queue": "from", "dest-uri": "amqp://", "dest-queue": "to"}
+    assert broker.api("PUT", path, {"value": value}).status == 201
+    assert broker.api("PUT", "/api/shovels/%2F/s/pause?force=true").status == 204
+    channel.basic_publish("", "from", b"stays")
+    disk.refuse(errno.ENOSPC)
+
+    assert broker.api("PUT", "/api/shovels/%2F/s/resume").status == 500
+
+    assert broker.api("GET", "/api/shovels/%2F/s").json["state"] == "Paused"
+    disk.refuse(0)
+    assert channel.basic_get("from")[2] == b"stays"
+    assert broker.api("PUT", "/api/shovels/%2F/s/resume").status == 204
+    disk.refuse(errno.ENOSPC)
+    assert broker.api("PUT", "/api/shovels/%2F/s/pause?force=true").status == 500
+    assert broker.api("GET", "/api/shovels/%2F/s").json["state"] != "Paused"
+    disk.refuse(0)
+    assert broker.api("DELETE", path).status == 204
 
 
 def test_a_broker_that_stops_finishes_what_it_has_begun(

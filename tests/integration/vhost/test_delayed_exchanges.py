@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -902,8 +903,18 @@ def test_many_are_released_in_portions(within: Inside) -> None:
 def remove_policy(within: Inside) -> None:
     """Delete it and let it go from the exchange, in the loop's thread."""
     rules = within.vhost().rules
-    rules.delete_policy("late")
+    with saving_at_once(within):
+        rules.delete_policy("late")
     rules.apply_to_exchange(within.exchange("x"))
+
+
+@contextmanager
+def saving_at_once(within: Inside) -> Iterator[None]:
+    """Have what is changed in force at once: no turn of the loop passes, nothing is released."""
+    disk = within.inner.disk
+    disk.is_running = False
+    yield
+    disk.is_running = True
 
 
 def held(broker: Inside) -> int | None:
@@ -922,7 +933,8 @@ def test_a_release_in_portions_may_be_overtaken(tmp_path: Path, what: str) -> No
             remove_policy(within)
             if what == "policy":
                 late = Policy.of("late", "^x$", {"delayed-message": True})
-                within.vhost().rules.put_policy(late)
+                with saving_at_once(within):
+                    within.vhost().rules.put_policy(late)
                 within.vhost().rules.apply_to_exchange(within.exchange("x"))
             elif what == "exchange":
                 within.vhost()._remove_exchange(within.exchange("x"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from lavinmq.files.changes import Changes
 from lavinmq.files.deleted import DOOMED, DeletedFiles
 from lavinmq.files.directories import hashed, matching
@@ -28,9 +30,33 @@ def test_a_start_removes_what_is_left_of_deleted_queues_and_nothing_else(tmp_pat
         path.mkdir()
         (path / ".queue").touch()
 
-    DeletedFiles(tmp_path, Disk(), log.get("lmq.test")).remove_left()
+    deleted = DeletedFiles(tmp_path, Disk(), log.get("lmq.test"))
+    deleted.remove_left(["q"])
 
     assert set(tmp_path.iterdir()) == kept
+    assert [deleted.is_named(str(path)) for path in (queue, other)] == [False, True]
+
+
+def test_a_directory_that_keeps_its_name_is_known_until_it_is_set_aside(tmp_path: Path) -> None:
+    files = DeletedFiles(tmp_path, Disk(), log.get("lmq.test"))
+    path = tmp_path / hashed("q")
+    heard: list[Path | None] = []
+    path.symlink_to(tmp_path / "nowhere")  # its disk may come back
+    files.add(str(path))
+    files.make_way(str(path))
+    assert not files.is_named(str(path))  # a link loses its name as well
+
+    path.symlink_to(tmp_path / "nowhere")
+    files.remove_left(())
+    files.set_aside(str(path), heard.append)
+
+    with pytest.raises(OSError, match="link to nowhere"):
+        files.is_named(str(path))
+    assert files.is_named(str(path))
+    (tmp_path / "nowhere").mkdir()
+    files.set_aside(str(path), heard.append)
+    assert not files.is_named(str(path))
+    assert [aside is not None and aside.is_symlink() for aside in heard] == [False, True]
 
 
 def test_keys_of_exchanges_that_are_gone_are_removed_and_nothing_else(tmp_path: Path) -> None:

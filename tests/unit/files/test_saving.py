@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,40 @@ def test_before_the_start_all_is_done_at_once(tmp_path: Path) -> None:
         SavedFile(tmp_path / "missing" / "f").save(tuple)
     with pytest.raises(RuntimeError):
         at_once(asyncio.sleep(1))
+
+
+def test_what_a_change_begins_waits_for_the_disk_and_does_not_begin_when_that_refuses(
+    tmp_path: Path,
+) -> None:
+    """In the order of the changes; a mistake in one keeps nobody waiting."""
+
+    async def scenario() -> list[str]:
+        disk = Disk(asyncio.get_running_loop())
+        disk.start()
+        begun: list[str] = []
+        good, bad = SavedFile(tmp_path / "good", disk), SavedFile(tmp_path / "no" / "bad", disk)
+        with pytest.raises(DefinitionsError):
+            async with gathered():
+                for name in ("first", "second"):
+                    good.save(lambda: ["text"], act=partial(begun.append, name))
+                good.save(lambda: ["text"], act=partial(begun.remove, "nothing"))
+                bad.save(lambda: ["text"], act=partial(begun.append, "bad"))
+                assert begun == []
+        await good.saved()
+        disk.stop()
+        return begun
+
+    assert asyncio.run(scenario()) == ["first", "second"]
+
+
+def test_without_a_disk_it_begins_at_once_and_not_when_that_is_refused(tmp_path: Path) -> None:
+    begun: list[str] = []
+
+    SavedFile(tmp_path / "f").save(lambda: ["text"], act=partial(begun.append, "f"))
+    with pytest.raises(DefinitionsError):
+        SavedFile(tmp_path / "no" / "f").save(lambda: ["text"], act=partial(begun.append, "no"))
+
+    assert begun == ["f"]
 
 
 def test_a_long_text_is_made_in_portions(tmp_path: Path) -> None:

@@ -59,11 +59,13 @@ def test_a_policy_has_defaults() -> None:
         ({"overflow": 5}, "Policy definition 'overflow' should be of type String"),
         ({"unknown": 5}, "Policy definition 'unknown' should be of type String"),
         ({"delayed-message": 1}, "Policy definition 'delayed-message' should be of type String"),
+        ({"max-lenght": 1}, "'max-lenght' is unknown, did you mean 'max-length'"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_refused(definition: dict[str, Any], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        Policy.of("p", "", definition)
+    for is_operator in (False, True):
+        with pytest.raises(ValueError, match=text):
+            Policy.of("p", "", definition, is_operator=is_operator)
 
 
 def test_what_a_user_may_say() -> None:
@@ -241,14 +243,22 @@ def test_values_that_are_not_usable_are_named_once_and_kept(
     ]  # fmt: skip
 
 
-def test_an_operator_policy_from_a_file_acts_by_its_four_keys_only(tmp_path: Path) -> None:
+def test_an_operator_policy_from_a_file_acts_by_its_four_keys_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     definition = {"max-length": 5, "delivery-limit": 1}
     entry = {"name": "p", "pattern": "", "definition": definition}
     (tmp_path / "operator_policies.json").write_text(json.dumps([entry]))
     store = store_in(tmp_path, is_operator=True)
 
-    assert store.usable(store.get("p")) == {"max-length": 5}
+    policy = store.get("p")
+    assert store.usable(policy) == {"max-length": 5}
     assert store.usable(None) == {}
+    assert policy is not None and policy.without_effect() == []
+    assert policy.without_effect(is_operator=True) == ["delivery-limit"]
+    assert [record.message for record in caplog.records] == [
+        "policy 'p' of vhost '/': no effect here of delivery-limit"
+    ]
 
 
 def test_a_disk_that_refuses_changes_nothing(tmp_path: Path) -> None:
