@@ -14,7 +14,15 @@ from lavinmq.arguments import names
 from lavinmq.arguments.bounds import UNBOUNDED, TableBounds
 from lavinmq.auth import passwords, permissions, scram, topics
 from lavinmq.auth.users import DIRECT_USER, SCRAM_KEY, parse_tags
-from lavinmq.definitions_json.entry import DefinitionsRefused, Entry, Item, Refusals, refusal
+from lavinmq.definitions_json.entry import (
+    MOST_REFUSALS,
+    DefinitionsRefused,
+    Entry,
+    Item,
+    Refusals,
+    Remark,
+    refusal,
+)
 from lavinmq.definitions_json.reader import (
     WHOLE,
     MalformedError,
@@ -27,6 +35,7 @@ from lavinmq.definitions_json.users import PermissionDef, TopicPermissionDef, Us
 from lavinmq.errors import ChannelError
 from lavinmq.files.definitions import BindingDef, ExchangeDef, QueueDef
 from lavinmq.files.vhosts import VHostDef
+from lavinmq.nearest import nearest
 from lavinmq.policy.limits import USER_LIMITS, VHOST_LIMITS
 from lavinmq.policy.parameters import Parameter
 from lavinmq.policy.policies import Policy, check_keys
@@ -40,6 +49,14 @@ MANAGED: Final = (OPERATOR_POLICY, LIMITS)
 
 TAG_SPELLINGS: Final = {"policy_maker": "policymaker"}
 """How LavinMQ writes a tag in exports, and what it is."""
+
+OWN_VERSION: Final = "lavinmq_version"
+BESIDES: Final = frozenset(
+    {OWN_VERSION, "rabbit_version", "rabbitmq_version", "rabbitmq_definition_format",
+     "product_name", "product_version", "original_cluster_name", "original_vhost_name",
+     "explanation", "metadata", "description", "default_queue_type", "limits"}
+)  # fmt: skip
+"""What brokers write beside the sections: of no use here, and nobody's mistake."""
 
 
 class Document:
@@ -58,6 +75,11 @@ class Document:
         most: int = sys.maxsize,
     ) -> None:  # fmt: skip
         self.refusals = Refusals(is_skipping=is_skipping)
+        self.notes: list[Remark] = []
+        """Sections that are misspelt."""
+        self.is_own = False
+        """Whether it is an export of this broker, or of LavinMQ."""
+        self._strange = ""
         self._bounds = bounds
         self._longest = longest
         self._most = most
@@ -86,8 +108,11 @@ class Document:
                 yield
         except NotAnObjectError:
             raise refusal("", "Request body has to be a JSON object") from None
-        except MalformedError:
-            raise refusal("", "Malformed JSON") from None
+        except MalformedError as error:
+            if (error.line, error.column) == (1, 1):  # no JSON at all: there is no place to mend
+                raise refusal("", "Malformed JSON") from None
+            where = f"line {error.line}, column {error.column}"
+            raise refusal("", f"Malformed JSON at {where}") from None
         except TooLongError:
             raise refusal("", f"An entry is longer than {self._longest} bytes") from None
         except TooRichError:
@@ -98,12 +123,15 @@ class Document:
         yield from emptied(
             self.users, self.vhosts, self.permissions, self.topic_permissions, self.limits,
             self.policies, self.operator_policies, self.exchanges, self.queues, self.bindings,
-            self.parameters, self.global_parameters, self.refusals.found,
+            self.parameters, self.global_parameters, self.refusals.found, self.notes,
         )  # fmt: skip
 
     def _take(self, section: str, position: int, value: Any) -> None:
         take = self._SECTIONS.get(section)
-        if take is None or (self._vhost is not None and section not in OF_A_VHOST):
+        if take is None:
+            self._note_strange(section)
+            return
+        if self._vhost is not None and section not in OF_A_VHOST:
             return
         if position == WHOLE:
             if value is not None:
@@ -113,6 +141,19 @@ class Document:
             self._take_entry(take, Entry(f"{section}[{position}]", value, self._bounds))
         except DefinitionsRefused as error:
             self.refusals.add(error)
+
+    def _note_strange(self, section: str) -> None:
+        """Tell of a section that looks like one of ours, at its first entry."""
+        if section in BESIDES:
+            self.is_own = self.is_own or section == OWN_VERSION
+            return
+        if section == self._strange or len(self.notes) >= MOST_REFUSALS:
+            return
+        self._strange = section
+        meant = nearest(section, self._SECTIONS)
+        if meant:
+            reason = f"unknown section, nothing of it is imported; did you mean '{meant}'?"
+            self.notes.append(Remark(section, reason))
 
     def _take_entry(self, take: Callable[[Document, Entry], None], entry: Entry) -> None:
         """Raises: DefinitionsRefused."""
@@ -165,18 +206,17 @@ class Document:
 
     def _permission(self, entry: Entry) -> None:
         user = entry.text("user")
-        regexes = [entry.long_text(field) for field in ("configure", "read", "write")]
-        for regex in regexes:
-            permissions.check(regex)
         entry.place = f"{entry.place} of {user!r}"
+        regexes = [
+            _regex(entry, field, permissions.check) for field in ("configure", "read", "write")
+        ]
         self.permissions.append(self._of_vhost(entry, PermissionDef(user, *regexes)))
 
     def _topic_permission(self, entry: Entry) -> None:
-        user, exchange = entry.text("user"), entry.text("exchange")
-        write, read = (entry.long_text(field) for field in ("write", "read"))
-        for regex in (write, read):
-            topics.check(regex)
+        user = entry.text("user")
         entry.place = f"{entry.place} of {user!r}"
+        exchange = entry.text("exchange")
+        write, read = (_regex(entry, field, topics.check) for field in ("write", "read"))
         thing = TopicPermissionDef(user, exchange, write, read)
         self.topic_permissions.append(self._of_vhost(entry, thing))
 
@@ -248,6 +288,16 @@ class Document:
 
 OF_A_VHOST: Final = ("queues", "exchanges", "bindings", "policies", "parameters")
 """The sections of a document for one virtual host."""
+
+
+def _regex(entry: Entry, field: str, check: Callable[[str], None]) -> str:
+    """A regular expression, required. Raises: DefinitionsRefused naming the field."""
+    regex = entry.long_text(field)
+    try:
+        check(regex)
+    except ValueError as error:
+        raise entry.refused(f"field '{field}': {error}") from error
+    return regex
 
 
 def _policy(entry: Entry, name: str) -> Policy:

@@ -28,6 +28,11 @@ from lavinmq.vhost.vhost import VHost
 ACCOUNTS: Final = ("user", "topic permission", "permission")
 """Kinds of changes that are saved together."""
 
+SHOVEL: Final = "shovel"
+PROTOCOLS: Final = ("src-protocol", "dest-protocol")
+NOT_SPOKEN: Final = "amqp10"
+"""What fields of a shovel may say in RabbitMQ, and shovels of this broker cannot do."""
+
 
 def _nothing() -> None:
     """Nobody has to be asked."""
@@ -60,7 +65,7 @@ class Plan:
         self.skipped: list[Remark] = []
         """Entries that are left out."""
         self.notes: list[Remark] = []
-        """Entries of which a part has no effect."""
+        """Entries of which a part has no effect, and sections that are none."""
         self.unchanged = 0
         self._broker = broker
         self._document = document
@@ -111,6 +116,7 @@ class Plan:
         refusals = self._document.refusals
         refusals.check()
         self.skipped[:0] = refusals.found
+        self.notes[:0] = self._document.notes
 
     def apply(
         self, check: Callable[[], object] = _nothing
@@ -198,12 +204,13 @@ class Plan:
         else:
             self._steps.append(partial(self._put_user, wanted))
 
-    def _put_own_user(self, wanted: UserDef) -> None:
+    async def _put_own_user(self, wanted: UserDef) -> None:
         """It may take from who has sent the document what all the rest needs: it comes last."""
-        self._put_user(wanted)
+        await self._put_user(wanted)
         self._save_accounts()
 
-    def _put_user(self, wanted: UserDef) -> None:
+    async def _put_user(self, wanted: UserDef) -> None:
+        await self._broker.accounts.clear(wanted.name)
         self._has_untold = True
         self._broker.users.add(
             wanted.name, wanted.password_hash, wanted.hashing_algorithm, wanted.tags, wanted.keys
@@ -287,7 +294,7 @@ class Plan:
             if vhost is not None:
                 there = self._broker.vhosts.get(vhost)
                 policy: Policy = item.thing
-                self._note_idle(item, ", ".join(policy.without_effect()))
+                self._note_idle(item, ", ".join(policy.without_effect(is_operator=is_operator)))
                 old = None
                 if there is not None:
                     rules = there.rules
@@ -333,8 +340,16 @@ class Plan:
         if parameter.component is not None:
             name = f"{parameter.component}/{name}"
         kind = "global parameter" if vhost is None else "parameter"
+        if parameter.component == SHOVEL and isinstance(parameter.value, dict):
+            self._note_not_spoken(item, parameter.value)
         if self._is_wanted(kind, item, name, old, parameter, vhost):
             wanted.setdefault(vhost, []).append(parameter)
+
+    def _note_not_spoken(self, item: Item, shovel: dict[str, Any]) -> None:
+        keys = [key for key in PROTOCOLS if shovel.get(key) == NOT_SPOKEN]
+        if keys:
+            reason = f"it will not run, AMQP 1.0 is not spoken: {', '.join(keys)}"
+            self.notes.append(Remark(item.place, reason))
 
     def _put_parameters(self, vhost: str | None, parameters: list[Parameter]) -> None:
         store = self._broker.parameters
@@ -349,8 +364,9 @@ class Plan:
         topology = self._topologies.get(vhost)
         if topology is None:
             topology = self._topologies[vhost] = Topology(
-                vhost, self._broker.vhosts, self._broker.users.direct_user, self._keep_existing
-            )
+                vhost, self._broker.vhosts, self._broker.users.direct_user, self._keep_existing,
+                has_sessions=not self._document.is_own,
+            )  # fmt: skip
         result = compare(topology, item)
         if result is None:
             self.unchanged += 1

@@ -28,7 +28,11 @@ LOOKAHEAD: Final = 3
 
 
 class MalformedError(ValueError):
-    """The text is no JSON."""
+    """The text is no JSON. `line`, `column`: where, counted from 1, in characters."""
+
+    def __init__(self, text: str, line: int = 1, column: int = 1) -> None:
+        super().__init__(text)
+        self.line, self.column = line, column
 
 
 class TooLongError(ValueError):
@@ -52,12 +56,13 @@ def members(
     most: values in one, brackets and strings counted as well.
     Raises: MalformedError; NotAnObjectError; TooLongError; TooRichError.
     """
+    text = _Text(content, longest, most)
     try:
-        yield from _object(_Text(content, longest, most))
-    except (NotAnObjectError, MalformedError, TooLongError, TooRichError):
+        yield from _object(text)
+    except (NotAnObjectError, TooLongError, TooRichError):
         raise
     except (ValueError, RecursionError) as error:
-        raise MalformedError(str(error)) from error
+        raise MalformedError(str(error), *text.place_of(error)) from error
 
 
 def _object(text: _Text) -> Iterator[tuple[str, int, Any]]:
@@ -99,7 +104,10 @@ def _list(text: _Text) -> Iterator[Any]:
 class _Text:
     """A text with a place in it; only what is near that place is there as text."""
 
-    __slots__ = ("_at", "_content", "_decoder", "_longest", "_most", "_n_decoded", "_text")
+    __slots__ = (
+        "_at", "_column", "_content", "_decoder", "_line", "_longest", "_most", "_n_decoded",
+        "_text",
+    )  # fmt: skip
 
     def __init__(self, content: bytes | bytearray, longest: int, most: int) -> None:
         self._content = content
@@ -108,6 +116,7 @@ class _Text:
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
         self._n_decoded = 0
         self._text, self._at = "", 0
+        self._line, self._column = 1, 1  # of the beginning of `_text`
 
     def peek(self) -> str:
         """The next character that is no space; empty at the end."""
@@ -140,6 +149,16 @@ class _Text:
                 self._at = end
                 return value
 
+    def place_of(self, error: Exception) -> tuple[int, int]:
+        """Line and column of an error: it knows better, or it is about what comes next."""
+        return self._place(error.pos if isinstance(error, json.JSONDecodeError) else self._at)
+
+    def _place(self, at: int) -> tuple[int, int]:
+        n_lines = self._text.count("\n", 0, at)
+        if n_lines:
+            return self._line + n_lines, at - self._text.rindex("\n", 0, at)
+        return self._line, self._column + at
+
     def _is_whole(self) -> bool:
         """Whether the end of the list or object that comes next is there. Raises: TooRichError.
         Cost: 0.1 us for each of its parts."""
@@ -169,8 +188,14 @@ class _Text:
         end = min(self._n_decoded + n, len(self._content))
         piece = self._content[self._n_decoded : end]
         self._n_decoded = end
-        self._text = left + self._decoder.decode(piece, end == len(self._content))
-        self._at = 0
+        self._line, self._column = self._place(self._at)
+        self._text, self._at = left, 0
+        try:
+            self._text += self._decoder.decode(piece, end == len(self._content))
+        except UnicodeDecodeError as error:
+            self._text += error.object[: error.start].decode()
+            self._at = len(self._text)
+            raise
         return True
 
 

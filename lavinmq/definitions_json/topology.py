@@ -6,6 +6,7 @@ a broker. Source: docs/definitions.md.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from itertools import islice
@@ -30,6 +31,9 @@ from lavinmq.vhost.vhosts import VHosts
 
 INTERNAL: Final = ("amq.delayed-", "amq.delayed.")
 """What the names of the queues of delayed exchanges begin with; LavinMQ exports these queues."""
+
+SESSION: Final = re.compile(r"mqtt-subscription-.+qos[01]", re.DOTALL)
+"""How RabbitMQ names the queue of a session of MQTT: with the client's identifier in the middle."""
 
 PREPARED_AT_ONCE: Final = 256
 """Durable queues whose directories are made together, beside the loop."""
@@ -61,14 +65,18 @@ Result = Declaration | str | None
 class Topology:
     """One virtual host as it will be. The entries come in the order exchanges, queues, bindings.
 
-    Args: name: of the virtual host, which need not exist yet; user: with all rights.
+    Args: name: of the virtual host, which need not exist yet; user: with all rights; has_sessions:
+        whether queues that are named like RabbitMQ's sessions of MQTT are some.
     """
 
-    def __init__(self, name: str, vhosts: VHosts, user: Identity, keep_existing: bool) -> None:
+    def __init__(
+        self, name: str, vhosts: VHosts, user: Identity, keep_existing: bool, *, has_sessions: bool
+    ) -> None:
         self._name = name
         self._vhosts = vhosts
         self._actor = Importer(user)
         self._keep_existing = keep_existing
+        self._has_sessions = has_sessions
         there = vhosts.get(name)
         self._live_exchanges = {} if there is None else there.exchanges
         self._live_queues = {} if there is None else there.queues
@@ -123,6 +131,11 @@ class Topology:
         there = self._queue(wanted.name)
         if there is not None:
             return self._compared(item, "queue", _plain(there), _plain(wanted))
+        if self._is_session(wanted.name):
+            return (
+                "RabbitMQ names sessions of MQTT so, they do not come along; if it is a queue of"
+                " yours, declare it first"
+            )
         try:
             check_queue(wanted.durable, False, wanted.auto_delete, wanted.arguments)
         except ChannelError as error:
@@ -142,6 +155,8 @@ class Topology:
             return f"there is no exchange {wanted.source!r}"
         is_queue = wanted.destination_type == "queue"
         to = self._queue(wanted.destination) if is_queue else self._exchange(wanted.destination)
+        if to is None and is_queue and self._is_session(wanted.destination):
+            return "MQTT subscriptions are made by their clients"
         if to is None or not wanted.destination:
             return f"there is no {wanted.destination_type} {wanted.destination!r}"
         live = self._live_queues.get(wanted.destination) if is_queue else None
@@ -170,6 +185,10 @@ class Topology:
             raise refusal("", f"queue limit in vhost '{self._name}' ({limit}) is reached")
 
     # --- what there is ------------------------------------------------------------------------
+
+    def _is_session(self, name: str) -> bool:
+        """Whether such a queue is one of MQTT, which would fill for ever: nobody consumes it."""
+        return self._has_sessions and SESSION.fullmatch(name) is not None
 
     def _is_unusable(self, name: str) -> bool:
         return self._there is not None and self._there.recorded.is_left_out(name)

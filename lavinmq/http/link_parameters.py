@@ -25,6 +25,12 @@ _OF_MQTT: Final[Mapping[str, Callable[[Any], object]]] = {
 }
 
 
+COMPONENTS: Final = frozenset(
+    {"shovel", "federation-upstream", "federation-upstream-set", *_OF_MQTT}
+)
+"""Those that mean something; of others parameters are kept and have no effect."""
+
+
 def check(
     component: str, value: Any, user: Identity, vhost: str, default_user: str,
     upstreams: Iterable[str],

@@ -27,9 +27,27 @@ INTERRUPTED = 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `lavinmqctl`; returns the exit status."""
     try:
-        status = _run(sys.argv[1:] if argv is None else argv)
+        status = _status(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
         return status
+    except BrokenPipeError:  # the reader has gone, `head` for one
+        _give_up_output()
+    except OSError as error:  # of the output: others became a CtlError, or name a file
+        if error.filename is not None:
+            raise
+        reason = error.strerror or error
+        print(f"Error: Cannot write the output: {reason}", file=sys.stderr)
+        _give_up_output()
+    except KeyboardInterrupt:
+        print(file=sys.stderr)  # whatever the terminal shows begins on a line of its own
+        return INTERRUPTED
+    return FAILED
+
+
+def _status(argv: Sequence[str]) -> int:
+    """Run the command line, and print what is wrong with it; returns the exit status."""
+    try:
+        return _run(argv)
     except UsageError as error:
         print(f"Error: {printable(str(error))}", file=sys.stderr)
         command = error.command
@@ -43,13 +61,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         for detail in error.details:
             print(f"  {printable(detail)}", file=sys.stderr)
         return error.status
-    except BrokenPipeError:
-        # The reader has gone, `head` for one; the interpreter must not try again at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
-    except KeyboardInterrupt:
-        print(file=sys.stderr)  # whatever the terminal shows begins on a line of its own
-        return INTERRUPTED
+
+
+def _give_up_output() -> None:
+    """What is left of the output goes nowhere: the interpreter must not try again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(argv: Sequence[str]) -> int:

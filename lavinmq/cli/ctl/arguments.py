@@ -17,6 +17,8 @@ from lavinmq.nearest import hint
 NOT_EMPTY = ("--vhost", "--uri", "--host", "--hostname", "--port", "--scheme", "--user",
              "--control-unix-path")  # fmt: skip
 """Options whose value cannot be empty: a script's variable was, which must not mean the default."""
+NAMES = ("user", "vhost", "name", "component", "node")
+"""Arguments that cannot be empty either: there is nothing of that name."""
 
 
 class CommandLine:
@@ -66,6 +68,9 @@ def check(line: CommandLine) -> Command:
         raise UsageError(f"Missing argument: {missing}", command)
     if len(line.arguments) > len(words) and not any("..." in word for word in words):
         raise UsageError(f"Invalid argument: {line.arguments[len(words)]}", command)
+    for word, text in zip(words, line.arguments, strict=False):
+        if word in NAMES and not text:
+            raise UsageError(f"The argument {word} is empty", command)
     for name in command.needs:
         if name not in line.options:
             raise UsageError(f"Missing option: {name}", command)

@@ -22,7 +22,12 @@ def import_definitions(session: Session) -> None:
     """Import a file, or tell what an import would do."""
     from lavinmq.cli.ctl.api import path_of
 
-    content = _read(session.arguments[0])
+    file = session.arguments[0]
+    content = _read(file)
+    if not content.strip():
+        # The API takes it for an empty document; here it is what an export that failed has left.
+        name = "Standard input" if file == "-" else file
+        raise CtlError(f"{name} is empty: there is nothing to import")
     path = path_of("definitions", *_where(session))
     how = [option[2:].replace("-", "_") for option in HOW if session.has(option)]
     if how:

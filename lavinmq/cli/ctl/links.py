@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from lavinmq.cli.ctl.errors import UsageError
+from lavinmq.cli.ctl.errors import ApiError, CtlError, UsageError
 from lavinmq.cli.ctl.session import Session
 
 SHOVEL_TEXTS = ("--src-uri", "--dest-uri", "--src-queue", "--src-exchange", "--src-exchange-key",
                 "--dest-queue", "--dest-exchange", "--dest-exchange-key")  # fmt: skip
 FEDERATION_TEXTS = ("--uri", "--consumer-tag", "--exchange", "--queue")
+NOT_FOUND = 404
 ACK_MODES = ("on-confirm", "on-publish", "no-ack")
 
 
@@ -17,7 +18,7 @@ def list_shovels(session: Session) -> None:
     """List shovels, of one virtual host if one was named."""
     where = (session.vhost,) if session.has_vhost else ()
     rows = session.api.rows("shovels", *where)
-    session.output.table("shovels", ("name", "vhost", "state"), rows)
+    session.output.table("shovels", ("name", "vhost", "state", "error"), rows)
 
 
 def add_shovel(session: Session) -> None:
@@ -40,12 +41,12 @@ def delete_shovel(session: Session) -> None:
 
 def pause_shovel(session: Session) -> None:
     """Stop a shovel, whether it runs or waits for its next try."""
-    session.api.put("shovels", session.vhost, session.arguments[0], "pause", force="true")
+    _steer(session, "pause", force="true")
 
 
 def resume_shovel(session: Session) -> None:
     """Let a paused shovel go on."""
-    session.api.put("shovels", session.vhost, session.arguments[0], "resume")
+    _steer(session, "resume")
 
 
 def list_federations(session: Session) -> None:
@@ -70,6 +71,18 @@ def add_federation(session: Session) -> None:
 def delete_federation(session: Session) -> None:
     """Delete an upstream."""
     session.api.delete("parameters", "federation-upstream", session.vhost, session.arguments[0])
+
+
+def _steer(session: Session, action: str, **query: str) -> None:
+    """Tell a shovel what to do. Raises: CtlError, which names one that is not there."""
+    name = session.arguments[0]
+    try:
+        session.api.put("shovels", session.vhost, name, action, **query)
+    except ApiError as error:
+        if error.code == NOT_FOUND and not error.reason:  # a shovel's refusals say nothing
+            where = f"in the virtual host {session.vhost!r}"
+            raise CtlError(f"There is no shovel {name!r} {where}") from None
+        raise
 
 
 def _texts(session: Session, options: tuple[str, ...]) -> dict[str, Any]:

@@ -226,7 +226,7 @@ COMMANDS: dict[str, tuple[Command, ...]] = {
                  Option("--accept", "", "take definitions, users and rights as they are"))),
     ),
     "Shovels and federation": (
-        Command("list_shovels", "", "List shovels and their states", "links"),
+        Command("list_shovels", "", "List shovels, their states and errors", "links"),
         Command("add_shovel", "name", "Add a shovel", "links", SHOVEL_OPTIONS,
                 ("--src-uri", "--dest-uri")),
         Command("delete_shovel", "name", "Delete a shovel", "links"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lavinmq.cli.ctl.errors import CtlError
 from lavinmq.cli.ctl.session import Session, json_value
+from lavinmq.nearest import hint
 
 LIMITS = ("max-connections", "max-queues")
 
@@ -27,9 +28,13 @@ def list_vhosts(session: Session) -> None:
 def set_vhost_limits(session: Session) -> None:
     """Set one limit or both; a negative number takes one away."""
     limits = json_value("limits", session.arguments[0])
-    chosen = [name for name in LIMITS if isinstance(limits, dict) and name in limits]
-    if not chosen:
+    if not isinstance(limits, dict) or not limits:
         raise CtlError("max-queues or max-connections required")
+    for name in limits:
+        if name not in LIMITS:
+            which = hint(name, LIMITS) or f", one of {', '.join(LIMITS)}"
+            raise CtlError(f"Unknown limit {name!r}{which}")
+    chosen = [name for name in LIMITS if name in limits]
     for name in chosen:
         if not isinstance(limits[name], int) or isinstance(limits[name], bool):
             raise CtlError(f"{name} has to be a whole number")

@@ -16,6 +16,7 @@ from socket import socket as Socket
 from typing import Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from lavinmq.cli.perf.peer import reach
 from lavinmq.client.errors import ConnectionLost, Error
 
 TIMEOUT_S = 15.0
@@ -141,7 +142,7 @@ class Connection:
     @classmethod
     def open(cls, address: Address, client_id: str = "", *, clean: bool = True) -> Self:
         """Connect and log in. An empty identifier stands for one that nobody else has."""
-        sock = socket.create_connection((address.host, address.port), TIMEOUT_S)
+        sock = reach(address.host, address.port)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             made = cls(_encrypted(sock, address) if address.is_tls else sock)

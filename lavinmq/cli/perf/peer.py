@@ -49,7 +49,7 @@ class Broker:
     def open(self, name: str, host: str = "") -> Connection:
         """Connect, to another address of the broker if one is given. Raises: OSError, Error."""
         endpoint = self.target.endpoints[0]
-        sock = socket.create_connection((host or endpoint.host, endpoint.port), TIMEOUT_S)
+        sock = reach(host or endpoint.host, endpoint.port)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return Connection(self, sock, self.run(self._handshake(sock, name)))
@@ -146,11 +146,16 @@ class Connection:
         self._unread = unread
 
     def close(self) -> None:
-        """Say goodbye, wait for the answer so that all that was sent is dealt with, disconnect."""
-        with contextlib.suppress(OSError, ClientConnectionError, TimeoutError):
-            self.borrow()
-            _part(self.socket, self._unread)
-        self.abort()
+        """Say goodbye, wait for the answer so that all that was sent is dealt with, disconnect.
+
+        Raises: ChannelClosed when the broker has closed the channel over what was sent.
+        """
+        try:
+            with contextlib.suppress(OSError, ClientConnectionError, TimeoutError):
+                self.borrow()
+                _part(self.socket, self._unread)
+        finally:
+            self.abort()
 
     def abort(self) -> None:
         """Disconnect without a word."""
@@ -185,22 +190,36 @@ def target_of(uri: str) -> Target:
     return target
 
 
+def reach(host: str, port: int) -> socket.socket:
+    """Connect. Raises: OSError, which names the address."""
+    try:
+        return socket.create_connection((host, port), TIMEOUT_S)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OSError(f"Cannot connect to {host}:{port}: {reason}") from error
+
+
 def properties(name: str) -> dict[str, Any]:
     """Who we are."""
     return {"connection_name": name, "capabilities": dict.fromkeys(CAPABILITIES, True)}
 
 
 def _part(sock: socket.socket, unread: bytes) -> None:
-    """Close a connection; what comes before the answer is passed over. Raises: OSError."""
+    """Close a connection; what comes before the answer is passed over, but for the end of its
+    channel. Raises: OSError, ChannelClosed."""
     sock.settimeout(GOODBYE_S)
     sock.sendall(frames.method(0, "connection.close", *frames.GOODBYE))
     reader = frames.Reader()
     reader.feed(unread)
-    answer = frames.id_of("connection.close-ok")
+    answer, refusal = frames.id_of("connection.close-ok"), frames.id_of("channel.close")
     deadline = time.monotonic() + GOODBYE_S
     while (left_s := deadline - time.monotonic()) > 0:
         while (frame := reader.next()) is not None:
-            if frame.kind == frames.METHOD and frame.payload.startswith(answer):
+            if frame.kind != frames.METHOD:
+                continue
+            if frame.payload.startswith(refusal):
+                raise frames.close_of(frame.payload)
+            if frame.payload.startswith(answer):
                 return
         sock.settimeout(left_s)
         data = sock.recv(RECEIVE_BYTES)

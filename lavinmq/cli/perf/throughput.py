@@ -19,11 +19,12 @@ from lavinmq.cli.perf import clients, report
 from lavinmq.cli.perf.interrupts import Interrupts
 from lavinmq.cli.perf.peer import Broker, Connection
 from lavinmq.cli.perf.throughput_options import parse_throughput
-from lavinmq.client.errors import Error
+from lavinmq.client.errors import ChannelClosed, Error
 
 RECONNECT_S = 1.0
 REPORT_S = 1.0
 JOIN_S = 10.0
+FIRST_ANSWER_S = 2.0  # a broker with much to do may take so long, however short the run
 
 
 def run(argv: Sequence[str]) -> int:
@@ -99,6 +100,8 @@ class Throughput:
         self._active = 0
         self._met: set[str] = set()
         self._broken: set[str] = set()
+        self._refused: dict[str, ChannelClosed] = {}
+        self._began = 0.0
         self._last_complaint: tuple[str, int] = ("", 0)
         self._all_done = os.eventfd(0)
         self._interrupts = Interrupts()
@@ -111,32 +114,42 @@ class Throughput:
         sys.stdout.flush()
         # All are told, whichever comes first.
         return max(
-            self._complain_of_messages(), self._complain_of_absence(), int(bool(self._broken))
-        )
+            self._complain_of_messages(), self._complain_of_refusals(),
+            self._complain_of_absence(), int(bool(self._broken)),
+        )  # fmt: skip
 
     def _measure(self) -> report.Totals:
+        self._began = time.monotonic()
         self._active = len(self._publishers) + len(self._consumers)
         self._launch(self._consumers)
         self._launch(self._publishers)
-        started = time.monotonic()
+        started = self._began if self._is_in_vain() else time.monotonic()
         self._start.set()
         totals = self._watch(started)
         self._shared.stop()
         self._stopping.set()
-        deadline = time.monotonic() + JOIN_S
+        # Who has met nobody is still waiting for an answer, and leaves nothing to be counted.
+        deadline = time.monotonic() + (JOIN_S if self._met else 0.0)
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         return totals
 
+    def _is_in_vain(self) -> bool:
+        """Whether the time of the run is over and nobody has met the broker."""
+        if self._met or not self._options.time:
+            return False
+        return time.monotonic() - self._began >= max(self._options.time, FIRST_ANSWER_S)
+
     def _launch(self, group: Sequence[Client]) -> None:
-        """Start the threads of a group; wait until each has connected, or failed to, once."""
+        """Start the threads of a group; wait until each has connected, or failed to, once; not
+        longer than the run is to take, while nobody answers."""
         for client in group:
             thread = threading.Thread(target=self._live, args=(client,), daemon=True)
             thread.start()
             self._threads.append(thread)
         for _ in group:
             while not self._arrived.acquire(timeout=0.1):
-                if self._interrupts.happened:
+                if self._interrupts.happened or self._is_in_vain():
                     return
 
     def _watch(self, started: float) -> report.Totals:
@@ -214,6 +227,8 @@ class Throughput:
                 finally:
                     connection.abort()
             except (Error, OSError, ValueError) as error:
+                if isinstance(error, ChannelClosed) and client in self._publishers:
+                    self._refused[client.name] = error
                 self._complain(client.name, error)
             finally:
                 arrive()
@@ -227,6 +242,16 @@ class Throughput:
                 return
             self._last_complaint = complaint
         print(f"{name}: {error}", file=sys.stderr, flush=True)
+
+    def _complain_of_refusals(self) -> int:
+        """Report publishers whose channel was closed, and what was on its way with it: it counts
+        as published and is in no queue, which makes the run a failure."""
+        if not self._refused:
+            return 0
+        count, error = len(self._refused), next(iter(self._refused.values()))
+        who = f"{count} of {len(self._publishers)} publishers"
+        print(f"{who} lost messages with their channel: {error}", file=sys.stderr)
+        return 1
 
     def _complain_of_absence(self) -> int:
         """Report clients that never came to their work, which make the run a failure."""

@@ -39,7 +39,10 @@ def _ok(**details: Any) -> dict[str, Any]:
 def check_alarms(call: Call) -> Any:
     """Check that nothing holds publishers."""
     found = health.alarms(call.broker)
-    return _failed("There are alarms in effect", alarms=found) if found else _ok()
+    if not found:
+        return _ok()
+    which = ", ".join(f"{each['resource']} of {each['node']}" for each in found)
+    return _failed(f"There are alarms in effect: {which}", alarms=found)
 
 
 @ROUTES.get(CHECK + "port-listener/:port", failures=(503,))
@@ -52,7 +55,7 @@ def check_port(call: Call) -> Any:
     ports = [each["port"] for each in listeners.shown(call.broker) if "port" in each]
     if port in ports:
         return _ok(port=port)
-    return _failed("No active listener", missing=port, ports=ports)
+    return _failed(f"No active listener on port {port}", missing=port, ports=ports)
 
 
 @ROUTES.get(CHECK + "protocol-listener/:protocol", failures=(503,))
@@ -63,7 +66,7 @@ def check_protocol(call: Call) -> Any:
     protocols = sorted({each["protocol"] for each in listeners.shown(call.broker)})
     if name in protocols:
         return _ok(protocol=given)
-    return _failed("No active listener", missing=given, protocols=protocols)
+    return _failed(f"No active listener for {given}", missing=given, protocols=protocols)
 
 
 @ROUTES.get(CHECK + "virtual-hosts", failures=(503,))

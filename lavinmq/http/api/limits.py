@@ -62,7 +62,9 @@ def _user_limits(limits: dict[str, dict[str, int]]) -> Listing[Any]:
 @ROUTES.list("/api/user-limits")
 def list_user_limits(call: Call) -> Listing[Any]:
     """List users who have limits."""
-    return _user_limits(call.broker.user_limits.all())
+    broker = call.broker
+    limits = broker.user_limits.all().items()
+    return _user_limits({name: each for name, each in limits if broker.users.get(name) is not None})
 
 
 @ROUTES.list("/api/user-limits/:user")

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Final
+from urllib.parse import quote
 
 from lavinmq.arguments.names import check_label
 from lavinmq.definitions_json.document import MANAGED
 from lavinmq.definitions_json.entry import doubt
 from lavinmq.http import link_parameters
+from lavinmq.http.api.policies import NOTE
 from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, found
 from lavinmq.http.errors import bad_request
 from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing
 from lavinmq.http.routes import ROUTES
+from lavinmq.nearest import hint
 from lavinmq.policy import secret_values
 from lavinmq.policy.parameters import Parameter, ParameterStore
 from lavinmq.vhost.vhost import VHost
@@ -87,7 +91,16 @@ def put_parameter(call: Call) -> Reply:
     upstreams = [each.name for each in store.all("federation-upstream")]
     vhost = call.path["vhost"]
     link_parameters.check(component, value, call.user, vhost, default_user, upstreams)
-    return _put(call, store, component)
+    reply = _put(call, store, component)
+    note = _note(component)
+    return replace(reply, headers={NOTE: note}) if note else reply
+
+
+def _note(component: str) -> str:
+    """What to say of a component that is nearly a known one, as a header may hold it."""
+    known = link_parameters.COMPONENTS
+    meant = "" if component in known else hint(component, known)
+    return meant and f"no effect in this release: component {quote(component, safe='')}{meant}"
 
 
 @ROUTES.delete("/api/parameters/:component/:vhost/:name")

@@ -6,10 +6,11 @@ Source: docs/http-api.md, RabbitMQ's HTTP API for topic permissions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from lavinmq.arguments.names import MAX_BYTES as MAX_NAME
+from lavinmq.auth import permissions, topics
 from lavinmq.auth.permissions import Permissions
 from lavinmq.auth.topics import TopicRow
 from lavinmq.auth.users import User
@@ -67,6 +68,16 @@ def user_of(call: Call) -> User:
     return user
 
 
+def _check(body: Mapping[str, Any], fields: Iterable[str], check: Callable[[str], None]) -> None:
+    """Refuse expressions that are none. Raises: ApiError 400, which names field and expression."""
+    for field in fields:
+        try:
+            check(body[field])
+        except ValueError as error:
+            text = f"Permissions must be valid Regex: field '{field}': {error}"
+            raise bad_request(text) from error
+
+
 @ROUTES.list("/api/permissions")
 async def list_permissions(call: Call) -> Listing[Granted]:
     """List what users may do."""
@@ -86,12 +97,10 @@ def show_permissions(call: Call) -> dict[str, Any]:
 def put_permissions(call: Call) -> Reply:
     """Set what a user may do in a virtual host; open connections follow at once."""
     user, body = user_of(call), call.body
-    try:
-        is_new = call.broker.accounts.set_permissions(
-            user.name, call.path["vhost"], body["configure"], body["read"], body["write"]
-        )
-    except ValueError as error:
-        raise bad_request("Permissions must be valid Regex") from error
+    _check(body, FIELDS, permissions.check)
+    is_new = call.broker.accounts.set_permissions(
+        user.name, call.path["vhost"], body["configure"], body["read"], body["write"]
+    )
     return CREATED if is_new else NO_CONTENT
 
 
@@ -156,10 +165,8 @@ def put_topic_permissions(call: Call) -> Reply:
     if len(exchange.encode()) > MAX_NAME:
         raise bad_request(f"Field 'exchange' is longer than {MAX_NAME} bytes")
     row = TopicRow(user.name, call.path["vhost"], exchange, body["write"], body["read"])
-    try:
-        is_new = call.broker.accounts.set_topic_permissions(row)
-    except ValueError as error:
-        raise bad_request("Permissions must be valid Regex") from error
+    _check(body, ("write", "read"), topics.check)
+    is_new = call.broker.accounts.set_topic_permissions(row)
     return CREATED if is_new else NO_CONTENT
 
 

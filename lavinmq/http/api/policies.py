@@ -50,18 +50,23 @@ def _note(keys: list[str]) -> str:
     return f"no effect in this release: {names}"
 
 
-def _row(policy: Policy, vhost: str) -> dict[str, Any]:
+def _row(policy: Policy, vhost: str, *, is_operator: bool) -> dict[str, Any]:
     row = policy.to_json(vhost)
     if policy.stumbles:
         row["warning"] = f"{too_long(policy.pattern)} some names: it is not applied to them"
-    if policy.without_effect():
-        row["without_effect"] = policy.without_effect()
-    return row
+    idle = policy.without_effect(is_operator=is_operator)
+    return {**row, "without_effect": idle} if idle else row
 
 
 def _listing(vhosts: Iterable[VHost], stores: Stores) -> Listing[Any]:
-    rows = [(vhost.name, policy) for vhost in vhosts for policy in stores(vhost).all()]
-    return Listing(rows, lambda each: _row(each[1], each[0]), lambda each: each[1].name)
+    rows = [
+        (policy, vhost.name, stores(vhost).is_operator)
+        for vhost in vhosts
+        for policy in stores(vhost).all()
+    ]
+    return Listing(
+        rows, lambda each: _row(each[0], each[1], is_operator=each[2]), lambda each: each[0].name
+    )
 
 
 def _register(path: str, what: str, stores: Stores) -> None:
@@ -75,8 +80,9 @@ def _register(path: str, what: str, stores: Stores) -> None:
 
     def show(call: Call) -> dict[str, Any]:
         vhost, name = call.vhost, call.path["name"]
-        policy: Policy = found(stores(vhost).get(name), "policy", name, vhost.name)
-        return _row(policy, vhost.name)
+        store = stores(vhost)
+        policy: Policy = found(store.get(name), "policy", name, vhost.name)
+        return _row(policy, vhost.name, is_operator=store.is_operator)
 
     async def put(call: Call) -> Reply:
         name, store, rules = call.path["name"], stores(call.vhost), call.vhost.rules

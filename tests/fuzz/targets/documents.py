@@ -12,7 +12,7 @@ from typing import Any
 import lavinmq
 from lavinmq.broker import Broker
 from lavinmq.definitions_json import export
-from lavinmq.definitions_json.document import Document
+from lavinmq.definitions_json.document import OWN_VERSION, Document
 from lavinmq.definitions_json.entry import DefinitionsRefused
 from lavinmq.definitions_json.plan import Plan
 from lavinmq.files.saving import gathered
@@ -57,7 +57,7 @@ async def imported(broker: Broker, content: bytes) -> None:
         for step in plan.apply():
             if step is not None:
                 await step
-    again = planned(broker, encode(exported(broker)))
+    again = planned(broker, encode({OWN_VERSION: lavinmq.__version__, **exported(broker)}))
     assert (again.changes, again.skipped) == ([], [])
     for name in list(broker.vhosts):
         await broker.vhosts.delete(name)

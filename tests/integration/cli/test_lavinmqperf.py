@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import subprocess
+import time
 import uuid
 from collections.abc import Iterator
 
@@ -305,9 +306,32 @@ def test_an_unreachable_broker_is_reported_and_tried_again() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 
     assert done.returncode == 1
-    assert done.stderr.count("publisher 1: [Errno 111] Connection refused") == 2
+    refused = f"publisher 1: Cannot connect to 127.0.0.1:{port}: Connection refused\n"
+    assert done.stderr.count(refused) == 2
     assert done.stderr.endswith("1 of 1 clients never got to work\n")
     assert "Average publish rate: 0 msgs/s" in done.stdout
+
+
+def test_a_port_where_nobody_answers_does_not_make_a_run_longer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        command = [*COMMAND, "throughput", "--uri", f"amqp://127.0.0.1:{server.getsockname()[1]}"]
+        started = time.monotonic()
+        done = subprocess.run(
+            [*command, "-z", "2"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+        took_s = time.monotonic() - started
+
+    assert (done.returncode, done.stderr) == (1, "2 of 2 clients never got to work\n")
+    assert took_s < 10  # each waited 15 s before
+
+
+@pytest.mark.parametrize("ending", [["-z", "1"], ["-C", "100"]], ids=" ".join)
+def test_messages_for_an_exchange_that_is_not_there_make_a_run_fail(
+    broker: Broker, queue: str, ending: list[str]
+) -> None:
+    done = throughput(broker, queue, "-y", "0", "-e", "nope", *ending, status=1)
+
+    assert "1 of 1 publishers lost messages with their channel: 404 NOT_FOUND" in done.stderr
 
 
 def test_a_client_needs_one_descriptor(broker: Broker, channel: Channel, queue: str) -> None:

@@ -101,6 +101,8 @@ def test_what_is_there_stays_and_what_is_missing_comes_back(start: Start) -> Non
     [
         (None, "No such file"),
         ("nojson", "Malformed JSON"),
+        ("", "Malformed JSON"),
+        ('{"users": []\n "queues": []}', "Malformed JSON at line 2, column 2"),
         ('{"queues": [{}]}', "queues[0]: field 'name' is required"),
         ('{"users": [{"name": "u", "password_hash": "x"}]}', "Invalid password hash"),
     ],
@@ -118,6 +120,23 @@ def test_a_bad_file_stops_the_start_and_leaves_no_trace(
     assert reason in start.broker.log_text()
     assert not (start.broker.data_dir / "users.json").exists()
     start.started(DOCUMENT).get("/api/whoami")
+
+
+def test_what_is_left_out_of_a_file_and_what_has_no_effect_is_in_the_log(start: Start) -> None:
+    session = "mqtt-subscription-xqos1"
+    start.started(
+        DOCUMENT | {
+            "queus": [{"name": "r"}],
+            "queues": [{"name": session, "vhost": "v", "durable": True}],
+            "parameters": [{"name": "s", "vhost": "v", "component": "shovel",
+                            "value": {"dest-protocol": "amqp10"}}],
+        }
+    )  # fmt: skip
+
+    log = start.broker.log_text()
+    assert f"queues[0] '{session}' is left out: RabbitMQ names sessions of MQTT so" in log
+    assert "queus: unknown section, nothing of it is imported; did you mean 'queues'?" in log
+    assert "parameters[0] 's': it will not run, AMQP 1.0 is not spoken: dest-protocol" in log
 
 
 def test_an_unchanged_file_is_skipped_if_so_configured(start: Start) -> None:

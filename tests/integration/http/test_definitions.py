@@ -252,6 +252,121 @@ def test_a_dry_run_tells_what_would_be_left_out(http_broker: Broker) -> None:
     assert api.get("/api/queues") == []
 
 
+def test_sessions_of_mqtt_in_rabbitmq_do_not_come_along(api: Api, unique: UniqueName) -> None:
+    """Nobody would ever read what is routed to such a queue."""
+    vhost = unique("v")
+    session, also = "mqtt-subscription-sensor 1qos1", "mqtt-subscription-xqos0"
+    like = ["mqtt-subscription-qos1", "mqtt-subscription-xqos2", "my-mqtt-subscription-xqos1"]
+    topic = {"source": "amq.topic", "destination_type": "queue", "routing_key": "t.#"}
+    document: dict[str, Any] = {
+        "rabbitmq_version": "4.0.5", "vhosts": [{"name": vhost}],
+        "queues": [{"name": name, "vhost": vhost, "durable": True, "arguments": arguments}
+                   for name, arguments in [(session, {"x-expires": 86400000}), (also, {}),
+                                           *((name, {}) for name in like)]],
+        "bindings": [topic | {"destination": session, "vhost": vhost},
+                     {"source": "", "destination": session, "vhost": vhost},
+                     topic | {"destination": like[0], "vhost": vhost}],
+    }  # fmt: skip
+
+    report = api("POST", "/api/definitions", document).json
+
+    reason = (
+        "RabbitMQ names sessions of MQTT so, they do not come along; if it is a queue of yours,"
+        " declare it first"
+    )
+    assert report["skipped"] == [
+        {"place": f"queues[0] '{session}'", "reason": reason},
+        {"place": f"queues[1] '{also}'", "reason": reason},
+        {"place": f"bindings[0] 'amq.topic' to '{session}'",
+         "reason": "MQTT subscriptions are made by their clients"},
+    ]  # fmt: skip
+    exported = api.get(f"/api/definitions/{vhost}")
+    assert {row["name"] for row in exported["queues"]} == set(like)
+    assert [row["destination"] for row in exported["bindings"]] == [like[0]]
+
+
+def test_a_queue_named_like_a_session_is_kept_by_who_declares_it(
+    api: Api, unique: UniqueName
+) -> None:
+    vhost, other, name = unique("v"), unique("w"), "mqtt-subscription-mineqos1"
+    for each in (vhost, other):
+        api("PUT", f"/api/vhosts/{each}")
+    api("PUT", f"/api/queues/{vhost}/{name}", {"durable": True})
+    document: dict[str, Any] = {
+        "queues": [{"name": name, "durable": True}],
+        "bindings": [{"source": "amq.topic", "destination": name, "routing_key": "t"}],
+    }
+
+    assert api("POST", f"/api/definitions/{vhost}", document).content == b""
+    exported = api.get(f"/api/definitions/{vhost}")
+    assert api("POST", f"/api/definitions/{other}", exported).content == b""
+
+    for each in (vhost, other):
+        assert len(api.get(f"/api/definitions/{each}")["bindings"]) == 1
+
+
+def test_a_misspelt_section_is_told_and_the_rest_is_imported(api: Api, unique: UniqueName) -> None:
+    vhost = unique("v")
+    document = {"vhosts": [{"name": vhost}], "queus": [{"name": "q", "vhost": vhost}]}
+
+    for query in ("?dry_run=true", ""):
+        assert api("POST", f"/api/definitions{query}", document).json["notes"] == [
+            {"place": "queus",
+             "reason": "unknown section, nothing of it is imported; did you mean 'queues'?"}
+        ]  # fmt: skip
+    assert api.get(f"/api/definitions/{vhost}")["queues"] == []
+
+
+def test_what_has_no_effect_in_an_operator_policy_is_told(api: Api, unique: UniqueName) -> None:
+    vhost = unique("v")
+    definition = {
+        "delivery-limit": 5,
+        "overflow": "reject-publish",
+        "expires": 1000,
+        "ha-mode": "x",
+    }
+    row = {"name": "op", "value": {"pattern": "x", "definition": definition}}
+    document = {"vhosts": [{"name": vhost}],
+                "parameters": [row | {"component": "operator_policy", "vhost": vhost}],
+                "policies": [{"name": "p", "vhost": vhost, "pattern": "x",
+                              "definition": {"delivery-limit": 5}}]}  # fmt: skip
+
+    report = api("POST", "/api/definitions", document).json
+
+    assert report["notes"] == [
+        {"place": "parameters[0] 'op'",
+         "reason": "no effect in this release: delivery-limit, overflow, ha-mode"}
+    ]  # fmt: skip
+    kept = api.get(f"/api/operator-policies/{vhost}/op")
+    assert kept["definition"] == definition
+
+
+@pytest.mark.parametrize("side", ["src", "dest"])
+def test_a_shovel_that_needs_amqp_1_0_is_told(api: Api, unique: UniqueName, side: str) -> None:
+    vhost = unique("v")
+    value = {
+        "src-protocol": "amqp091",
+        "src-uri": "amqp://",
+        "src-queue": "a",
+        "dest-protocol": "amqp091",
+        "dest-uri": "amqp://",
+        "dest-queue": "b",
+    }
+    rows = [{"component": "shovel", "vhost": vhost, "name": name, "value": each}
+            for name, each in [("old", value | {f"{side}-protocol": "amqp10"}),
+                               ("odd", [["src-protocol", "amqp10"]])]]  # fmt: skip
+
+    report = api(
+        "POST", "/api/definitions?dry_run=true",
+        {"vhosts": [{"name": vhost}], "parameters": rows},
+    ).json  # fmt: skip
+
+    assert report["notes"] == [
+        {"place": "parameters[0] 'old'",
+         "reason": f"it will not run, AMQP 1.0 is not spoken: {side}-protocol"}
+    ]  # fmt: skip
+
+
 QUEUE = {"name": "q", "vhost": "/", "durable": True}
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"queues": 5}, "Field 'queues' must be an array"),
@@ -294,13 +409,16 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"vhosts": [{"name": "x" * 256}]}, "must not be longer"),
     ({"vhosts": [{"name": ""}]}, "at least one character"),
     ({"permissions": [{"user": "guest", "vhost": "/", "configure": "[", "read": "", "write": ""}]},
-     "permissions[0]: Invalid regular expression '['"),
-    ({"permissions": [{"user": "guest", "vhost": "/"}]}, "field 'configure' is required"),
-    ({"topic_permissions": [{"user": "guest", "vhost": "/", "exchange": "x", "write": "["}]},
-     "topic_permissions[0]: field 'read' is required"),
+     "permissions[0] of 'guest': field 'configure': Invalid regular expression '['"),
+    ({"permissions": [{"user": "guest", "vhost": "/", "configure": "", "read": "", "write": "("}]},
+     "permissions[0] of 'guest': field 'write': Invalid regular expression '('"),
+    ({"permissions": [{"user": "guest", "vhost": "/"}]},
+     "permissions[0] of 'guest': field 'configure' is required"),
+    ({"topic_permissions": [{"user": "guest", "vhost": "/", "exchange": "x", "write": ""}]},
+     "topic_permissions[0] of 'guest': field 'read' is required"),
     ({"topic_permissions": [
         {"user": "guest", "vhost": "/", "exchange": "x", "write": "", "read": "["}]},
-     "topic_permissions[0]: Invalid regular expression '['"),
+     "topic_permissions[0] of 'guest': field 'read': Invalid regular expression '['"),
     ({"exchanges": [{"name": "x", "type": "fanout", "arguments": {"alternate-exchange": 5}}]},
      "alternate-exchange header not a string"),
     ({"policies": [{"name": "p", "pattern": "x"}]}, "field 'definition' is required"),
@@ -340,12 +458,11 @@ def test_one_bad_entry_refuses_all_and_nothing_has_changed(
     ("raw", "reason"),
     [
         (b"nojson", "Malformed JSON"),
-        (b'{"queues": [', "Malformed JSON"),
-        (b'{"queues": []} x', "Malformed JSON"),
-        (b'{"queues": [{"name": NaN}]}', "Malformed JSON"),
-        (b'{"a": ' + b"[" * 9_000, "Malformed JSON"),
+        (b'{"queues": [', "Malformed JSON at line 1, column 13"),
+        (b'{"queues":\n []} x', "Malformed JSON at line 2, column 6"),
+        (b'{"queues": [{"name": NaN}]}', "Malformed JSON at line 1, column 13"),
         (b'{"a": ' + b"[" * 100_000, "An entry has more than 10000 values"),
-        (b'{"queues": ["\xff"]}', "Malformed JSON"),
+        (b'{"queues": ["\xff"]}', "Malformed JSON at line 1, column 14"),
         (
             b'{"global_parameters": [{"name": "p", "value": 1e999}]}',
             "global_parameters[0] 'p': field 'value' has a number that is out of range",
@@ -358,6 +475,14 @@ def test_what_is_no_object_is_refused(api: Api, raw: bytes, reason: str) -> None
     for path in ("/api/definitions", "/api/definitions/upload"):
         answer = api("POST", path, raw=raw)
         assert (answer.status, answer.json["reason"]) == (400, reason)
+
+
+def test_what_is_nested_very_deep_is_refused(api: Api) -> None:
+    """It depends on the interpreter how far it is read."""
+    answer = api("POST", "/api/definitions", raw=b'{"a": ' + b"[" * 9_000)
+
+    assert answer.status == 400
+    assert answer.json["reason"].startswith("Malformed JSON at line 1, column ")
 
 
 @pytest.mark.parametrize("raw", [b"", b"  ", b"{}", b'\xef\xbb\xbf{"queues": null}'])

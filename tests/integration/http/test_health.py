@@ -50,7 +50,8 @@ def test_a_full_disk_is_an_alarm(broker: Managed) -> None:
         assert answer.status == 503
         assert (answer.json["status"], len(answer.json["alarms"])) == ("failed", 1)
         assert answer.json["alarms"][0]["resource"] == "disk"
-        assert answer.json["reason"]
+        node = answer.json["alarms"][0]["node"]
+        assert answer.json["reason"] == f"There are alarms in effect: disk of {node}"
 
 
 def test_a_port_is_checked_for_a_listener(broker: Managed) -> None:
@@ -63,7 +64,8 @@ def test_a_port_is_checked_for_a_listener(broker: Managed) -> None:
 
     assert missing.status == 503
     assert missing.json == {
-        "status": "failed", "reason": "No active listener", "missing": 1, "ports": ports,
+        "status": "failed", "reason": "No active listener on port 1", "missing": 1,
+        "ports": ports,
     }  # fmt: skip
 
 
@@ -84,6 +86,7 @@ def test_a_protocol_that_nobody_speaks_fails(broker: Managed, protocol: str) -> 
     answer = broker.api("GET", f"{CHECK}protocol-listener/{quote(protocol, safe='')}")
 
     assert (answer.status, answer.json["missing"]) == (503, protocol)
+    assert answer.json["reason"] == f"No active listener for {protocol}"
     assert answer.json["protocols"] == ["amqp", "http", "http/prometheus"]
 
 

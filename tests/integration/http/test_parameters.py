@@ -46,6 +46,23 @@ def test_any_value_of_any_name_is_kept(api: Api, vhost: str, name: str, value: o
 
 
 @pytest.mark.parametrize(
+    ("component", "meant"),
+    [("shovle", "shovel"), ("federation_upstream", "federation-upstream"), ("our own", "")],
+)
+def test_a_component_that_is_nearly_a_known_one_is_kept_and_told(
+    api: Api, vhost: str, component: str, meant: str
+) -> None:
+    path = f"/api/parameters/{quote(component)}/{vhost}/p"
+
+    answers = [api("PUT", path, {"value": {}}) for _ in range(2)]
+
+    assert [answer.status for answer in answers] == [201, 204]
+    note = f"no effect in this release: component {component}, did you mean '{meant}'?"
+    for answer in answers:
+        assert answer.headers.get("lavinmq-note") == (note if meant else None)
+
+
+@pytest.mark.parametrize(
     ("component", "body", "reason"),
     [
         ("own", {}, "Field 'value' is required"),

@@ -124,6 +124,34 @@ def test_what_is_cut_short_or_has_no_sense_is_malformed(content: bytes) -> None:
         list(members(content))
 
 
+@pytest.mark.parametrize("piece", [1, 2, 5, 1 << 16])
+@pytest.mark.parametrize(
+    ("content", "line", "column"),
+    [
+        (b"nojson", 1, 1),
+        (b"", 1, 1),
+        (b'\xef\xbb\xbf{"a": 1 "b": 2}', 1, 9),
+        (b'{"a": [1,\n\n  2 3]}', 3, 5),
+        ('{"é": "ü",\r\n "☃": "☃☃" 5}'.encode(), 2, 12),
+        (b'{"a": [\n{"b": 1,\n "c" 2}]}', 3, 6),
+        (b'{"a":\n [1, 2', 2, 7),
+        (b'{"a": 1}\n{}', 2, 1),
+        (b'{"a":\n"\xc3\xa9\xff"}', 2, 3),
+        (b'{"a":\n  NaN}', 2, 3),
+    ],
+)
+def test_the_place_of_what_is_malformed_is_told(
+    monkeypatch: pytest.MonkeyPatch, piece: int, content: bytes, line: int, column: int
+) -> None:
+    """Lines and characters count from 1, wherever the bytes are cut."""
+    monkeypatch.setattr("lavinmq.definitions_json.reader.PIECE", piece)
+
+    with pytest.raises(MalformedError) as raised:
+        list(members(content))
+
+    assert (raised.value.line, raised.value.column) == (line, column)
+
+
 @pytest.mark.parametrize(
     ("value", "why"),
     [
@@ -165,6 +193,48 @@ def read(document: dict[str, Any], vhost: str | None = None) -> Document:
 def test_entries_are_named_in_refusals() -> None:
     with pytest.raises(DefinitionsRefused, match=r"^queues\[1\] 'b': field 'durable' must be"):
         read({"queues": [{"name": "a"}, {"name": "b", "durable": 1}]})
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        ({"queus": [{"name": "a"}, {"name": "b"}]}, [("queus", "queues")]),
+        ({"binding": {}, "user": [1]}, [("binding", "bindings"), ("user", "users")]),
+        ({"queus": None, "unknown_key": 1, "anything": [2]}, [("queus", "queues")]),
+    ],
+)
+def test_a_misspelt_section_is_noted_once_with_the_one_that_was_meant(
+    document: dict[str, Any], told: list[tuple[str, str]]
+) -> None:
+    reason = "unknown section, nothing of it is imported; did you mean '{}'?"
+
+    assert read(document).notes == [(place, reason.format(meant)) for place, meant in told]
+
+
+def test_what_brokers_write_beside_the_sections_is_not_complained_about() -> None:
+    known = [
+        "rabbit_version",
+        "rabbitmq_version",
+        "product_name",
+        "product_version",
+        "metadata",
+        "rabbitmq_definition_format",
+        "original_cluster_name",
+        "original_vhost_name",
+        "explanation",
+        "description",
+        "default_queue_type",
+        "limits",
+        "lavinmq_version",
+    ]
+    document: dict[str, Any] = dict.fromkeys(known, "x") | {"users": [], "topic_permissions": []}
+
+    assert read(document).notes == []
+    assert read({"users": [5], "topic_permissions": [5], "global_parameters": []}, "v").notes == []
+
+
+def test_misspelt_sections_are_not_noted_for_ever() -> None:
+    assert len(read({f"queues{number}": 1 for number in range(1500)}).notes) == 1000
 
 
 def test_a_document_is_refused_with_all_its_bad_entries() -> None:

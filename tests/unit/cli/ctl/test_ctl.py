@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -347,8 +348,10 @@ def test_starting_and_stopping_applications_does_nothing(
            "consumer_tag": "t", "ack_required": False, "prefetch_count": 3}],
          ["queue.name\tchannel_details.name\tconsumer_tag\tack_required\tprefetch_count",
           "q\tc[1]\tt\tfalse\t3"]),
-        (["list_shovels"], "/api/shovels", [{"name": "s", "vhost": "/", "state": "Running"}],
-         ["name\tvhost\tstate", "s\t/\tRunning"]),
+        (["list_shovels"], "/api/shovels",
+         [{"name": "s", "vhost": "/", "state": "Running", "error": None},
+          {"name": "t", "vhost": "/", "state": "Error", "error": "refused"}],
+         ["name\tvhost\tstate\terror", "s\t/\tRunning\t", "t\t/\tError\trefused"]),
         (["list_federations"], "/api/parameters/federation-upstream/%2F",
          [{"name": "f", "component": "federation-upstream", "vhost": "/", "value": {}}],
          ["name\tcomponent", "f\tfederation-upstream"]),
@@ -685,6 +688,24 @@ def test_every_bad_entry_of_an_import_has_a_line(api: FakeApi, run: Run, tmp_pat
     )
 
 
+@pytest.mark.parametrize("content", ["", " \n"])
+def test_an_empty_document_is_an_error(
+    api: FakeApi, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    """An export that failed leaves one; nobody shall think that it was imported."""
+    path = tmp_path / "empty"
+    path.write_text(content)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content.encode())))
+
+    assert run("import_definitions", str(path)) == (
+        1, "", f"Error: {path} is empty: there is nothing to import\n",
+    )  # fmt: skip
+    assert run("import_definitions", "-") == (
+        1, "", "Error: Standard input is empty: there is nothing to import\n",
+    )  # fmt: skip
+    assert api.requests == []
+
+
 def test_a_file_that_is_not_there_is_an_error(run: Run) -> None:
     assert run("import_definitions", "/nowhere") == (
         1, "", "Error: Cannot read /nowhere: No such file or directory\n",
@@ -898,6 +919,17 @@ def test_an_answer_that_makes_no_sense_is_an_error(api: FakeApi, run: Run, conte
         (["set_parameter", "c", "n", "x"], "Invalid value: not JSON"),
         (["set_vhost_limits", "{}"], "max-queues or max-connections required"),
         (["set_vhost_limits", '{"max-queues": "5"}'], "max-queues has to be a whole number"),
+        (
+            ["set_vhost_limits", '{"max-conections": 1, "max-queues": 500}'],
+            "Unknown limit 'max-conections', did you mean 'max-connections'?",
+        ),
+        (
+            ["set_vhost_limits", '{"nope": 1}'],
+            "Unknown limit 'nope', one of max-connections, max-queues",
+        ),
+        (["add_user", "", "x"], "The argument user is empty"),
+        (["add_vhost", ""], "The argument vhost is empty"),
+        (["delete_queue", ""], "The argument name is empty"),
         (["check_port_listener", "http"], "'http' is not a whole number"),
         (["check_certificate_expiration", "1", "eon"], "Invalid argument: eon"),
         (["completion", "tcsh"], "Invalid argument: tcsh"),
@@ -1068,6 +1100,39 @@ def test_a_reader_that_goes_away_is_no_traceback(api: FakeApi) -> None:
         errors = process.stderr.read()
 
     assert errors == b""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "argv", [["list_queues"], ["-q", "list_users"], ["export_definitions"], ["--help"]]
+)
+def test_a_full_disk_below_the_output_is_one_line(
+    api: FakeApi, argv: list[str], unbuffered: str
+) -> None:
+    """It was a traceback, and another one when the interpreter tried again at its end."""
+    api.answer("GET", "/api/users", content=paged([{"name": "bo", "tags": ""}]))
+    api.answer("GET", "/api/definitions", content={})
+    api.answer("GET", "/api/queues/%2F", content=paged([{"name": "x" * 1000}] * 100))
+    command = [sys.executable, "-m", "lavinmq.cli.ctl", *argv]
+
+    environ = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command, env=environ, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+
+    assert done.returncode == 1
+    assert done.stderr == "Error: Cannot write the output: No space left on device\n"
+
+
+@pytest.mark.parametrize("command", ["pause_shovel", "resume_shovel"])
+def test_a_shovel_that_is_not_there_is_named(api: FakeApi, run: Run, command: str) -> None:
+    action = command.partition("_")[0]
+    api.answer("PUT", f"/api/shovels/v/nope/{action}", 404)
+
+    assert run(command, "nope", "-p", "v") == (
+        1, "", "Error: There is no shovel 'nope' in the virtual host 'v'\n",
+    )  # fmt: skip
 
 
 def test_nothing_of_http_is_loaded_without_need() -> None:
