@@ -128,8 +128,8 @@ class Throughput:
         totals = self._watch(started)
         self._shared.stop()
         self._stopping.set()
-        # Who has met nobody is still waiting for an answer, and leaves nothing to be counted.
-        deadline = time.monotonic() + (JOIN_S if self._met else 0.0)
+        # Who still waits for a first answer leaves nothing to be counted.
+        deadline = time.monotonic() + (0.0 if self._is_in_vain() else JOIN_S)
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         return totals
