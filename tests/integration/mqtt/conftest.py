@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from tests.support.api import Api
 from tests.support.broker import Broker
 from tests.support.mqtt_bytes import V311
 from tests.support.mqtt_peer import Peer
@@ -30,6 +32,19 @@ def peer(mqtt: Broker) -> Iterator[NewPeer]:
     """Call it with a version to get a client that is not connected yet."""
     with ExitStack() as stack:
         yield lambda level=V311: stack.enter_context(Peer(mqtt.mqtt_port, level))
+
+
+@pytest.fixture
+def home(mqtt: Broker) -> Iterator[str]:
+    """A virtual host with a user who is called like it, and so is the password."""
+    name, api = uuid.uuid4().hex, Api(mqtt)
+    api("PUT", f"/api/vhosts/{name}")
+    api("PUT", f"/api/users/{name}", {"password": name, "tags": ""})
+    everything = {"configure": ".*", "read": ".*", "write": ".*"}
+    assert api("PUT", f"/api/permissions/{name}/{name}", everything).status in (201, 204)
+    yield name
+    api("DELETE", f"/api/vhosts/{name}")
+    api("DELETE", f"/api/users/{name}")
 
 
 @pytest.fixture

@@ -120,19 +120,6 @@ def test_a_refused_publish_ends_the_connection_where_that_is_set(
         assert peer.expect(4).body == b"\0\7\x87"
 
 
-@pytest.fixture
-def reader(mqtt: Broker) -> Iterator[str]:
-    """A virtual host with a user who is called like it, and so is the password."""
-    name, api = uuid.uuid4().hex, Api(mqtt)
-    api("PUT", f"/api/vhosts/{name}")
-    api("PUT", f"/api/users/{name}", {"password": name, "tags": ""})
-    everything = {"configure": ".*", "read": ".*", "write": ".*"}
-    assert api("PUT", f"/api/permissions/{name}/{name}", everything).status in (201, 204)
-    yield name
-    api("DELETE", f"/api/vhosts/{name}")
-    api("DELETE", f"/api/users/{name}")
-
-
 def filters(api: Api, vhost: str) -> list[str]:
     """Those of the session of the client `d1`."""
     rows = api.get(f"/api/mqtt/sessions/{vhost}/d1/subscriptions")
@@ -141,14 +128,14 @@ def filters(api: Api, vhost: str) -> list[str]:
 
 @pytest.mark.parametrize("what", ["topics", "groups", "permissions", "user"])
 def test_rights_that_are_taken_end_subscriptions_of_who_is_away(
-    mqtt: Broker, reader: str, what: str
+    mqtt: Broker, home: str, what: str
 ) -> None:
     """What is published from then on does not wait for the client. Other subscriptions stay, and
     those of other users."""
     api, wanted = Api(mqtt), (("secret/#", 1), ("news/a", 1), ("$share/g/secret/x", 1))
     with Peer(mqtt.mqtt_port, V5) as peer, Peer(mqtt.mqtt_port, V5) as other:
-        peer.connect("d1", user=f"{reader}:{reader}", password=reader, **KEPT)
-        other.connect("d2", user=f"{reader}:guest", **KEPT)
+        peer.connect("d1", user=f"{home}:{home}", password=home, **KEPT)
+        other.connect("d2", user=f"{home}:guest", **KEPT)
         assert peer.subscribe(*wanted) == other.subscribe(*wanted) == [1, 1, 1]
         peer.disconnect()
         other.disconnect()
@@ -156,41 +143,41 @@ def test_rights_that_are_taken_end_subscriptions_of_who_is_away(
     left = ["news/a"] if what == "topics" else []
     if what == "topics":
         news = {"exchange": "mqtt.default", "read": "^news", "write": ""}
-        assert api("PUT", f"/api/topic-permissions/{reader}/{reader}", news).status in (201, 204)
+        assert api("PUT", f"/api/topic-permissions/{home}/{home}", news).status in (201, 204)
     elif what == "groups":
-        path = f"/api/parameters/mqtt-permissions/{reader}/x"
+        path = f"/api/parameters/mqtt-permissions/{home}/x"
         everything = {"members": ["guest"], "rules": [{"filter": "#", "read": True, "write": True}]}
         assert api("PUT", path, {"value": everything}).status in (201, 204)
     elif what == "permissions":
-        assert api("DELETE", f"/api/permissions/{reader}/{reader}").status == 204
+        assert api("DELETE", f"/api/permissions/{home}/{home}").status == 204
     else:
-        assert api("DELETE", f"/api/users/{reader}").status == 204
+        assert api("DELETE", f"/api/users/{home}").status == 204
 
-    wait_for(lambda: filters(api, reader) == left, "the subscriptions stay")
+    wait_for(lambda: filters(api, home) == left, "the subscriptions stay")
     with Peer(mqtt.mqtt_port, V5) as sender:
-        sender.connect("s", user=f"{reader}:guest")
+        sender.connect("s", user=f"{home}:guest")
         sender.publish("secret/1", b"later", 1)
-        assert api.get(f"/api/queues/{reader}/mqtt.d1")["messages"] == 0
-        assert api.get(f"/api/queues/{reader}/mqtt.d2")["messages"] == 1
+        assert api.get(f"/api/queues/{home}/mqtt.d1")["messages"] == 0
+        assert api.get(f"/api/queues/{home}/mqtt.d2")["messages"] == 1
 
 
-def test_a_session_is_not_handed_to_another_user(mqtt: Broker, reader: str) -> None:
+def test_a_session_is_not_handed_to_another_user(mqtt: Broker, home: str) -> None:
     """What waits in it is its user's: another one with that client identifier begins anew."""
     with Peer(mqtt.mqtt_port, V5) as peer:
-        peer.connect("d1", user=f"{reader}:guest", **KEPT)
+        peer.connect("d1", user=f"{home}:guest", **KEPT)
         peer.subscribe(("secret", 1))
         peer.disconnect()
     with Peer(mqtt.mqtt_port, V5) as peer:
-        peer.connect("s", user=f"{reader}:guest")
+        peer.connect("s", user=f"{home}:guest")
         peer.publish("secret", b"waits", 1)
     with Peer(mqtt.mqtt_port, V5) as peer:
-        assert peer.connect("d1", user=f"{reader}:{reader}", password=reader, **KEPT)[0] == 0
+        assert peer.connect("d1", user=f"{home}:{home}", password=home, **KEPT)[0] == 0
         peer.publish("secret", b"not heard", 1)
         peer.ping()
         assert not peer.early_messages()
         peer.disconnect()
     with Peer(mqtt.mqtt_port, V5) as peer:
-        assert peer.connect("d1", user=f"{reader}:{reader}", password=reader, **KEPT)[0] == 1
+        assert peer.connect("d1", user=f"{home}:{home}", password=home, **KEPT)[0] == 1
 
 
 def test_whose_a_session_is_outlives_a_kill(own: NewBroker) -> None:

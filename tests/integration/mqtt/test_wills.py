@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import struct
 import uuid
-from collections.abc import Iterator
 
 import pytest
 
@@ -167,56 +166,43 @@ def test_a_will_is_due_when_its_session_expires_by_a_policy(peer: NewPeer, mqtt:
 
 @pytest.mark.parametrize("what", ["topics", "groups", "permissions", "user", "another user"])
 def test_a_will_needs_the_rights_of_when_it_is_published(
-    peer: NewPeer, mqtt: Broker, vhost: str, what: str
+    peer: NewPeer, mqtt: Broker, home: str, what: str
 ) -> None:
     """They are taken while it waits. One with rights that is due later comes."""
     if what == "groups":
-        group(Api(mqtt), vhost, "guest", vhost)
+        group(Api(mqtt), home, "guest", home)
     seen = peer(V311)
-    seen.connect(new("w"), user=f"{vhost}:guest")
+    seen.connect(new("w"), user=f"{home}:guest")
     seen.subscribe(("gone", 1))
-    for name, delay in ((vhost, b"\x01"), ("guest", b"\x02")):
+    for name, delay in ((home, b"\x01"), ("guest", b"\x02")):
         client = peer(V5)
         client.connect(
-            name, user=f"{vhost}:{name}", password=name, properties=KEPT,
+            name, user=f"{home}:{name}", password=name, properties=KEPT,
             will=("gone", name.encode(), 1, False), will_properties=block(b"\x18\0\0\0" + delay),
         )  # fmt: skip
-        leave(client, mqtt, f"{vhost}/{name}")
+        leave(client, mqtt, f"{home}/{name}")
 
-    take(Api(mqtt), vhost, what)
+    take(Api(mqtt), home, what)
 
     assert seen.message().payload == b"guest"
     seen.ping()
 
 
 def test_the_will_of_a_deleted_user_is_not_published(
-    peer: NewPeer, mqtt: Broker, vhost: str
+    peer: NewPeer, mqtt: Broker, home: str
 ) -> None:
     """Its client is closed with it."""
     seen, client = peer(V311), peer(V5)
-    seen.connect(new("w"), user=f"{vhost}:guest")
+    seen.connect(new("w"), user=f"{home}:guest")
     seen.subscribe(("gone", 1))
     will = ("gone", b"no", 1, False)
-    client.connect("c", user=f"{vhost}:{vhost}", password=vhost, will=will)
+    client.connect("c", user=f"{home}:{home}", password=home, will=will)
 
-    assert Api(mqtt)("DELETE", f"/api/users/{vhost}").status == 204
+    assert Api(mqtt)("DELETE", f"/api/users/{home}").status == 204
 
     assert client.reason_of_end() == 0x98
     seen.publish("gone", b"other", 1)
     assert seen.message().payload == b"other"
-
-
-@pytest.fixture
-def vhost(mqtt: Broker) -> Iterator[str]:
-    """A virtual host with a user who is called like it, and so is the password."""
-    api, name = Api(mqtt), new("v")
-    api("PUT", f"/api/vhosts/{name}")
-    api("PUT", f"/api/users/{name}", {"password": name, "tags": ""})
-    everything = {"configure": ".*", "read": ".*", "write": ".*"}
-    assert api("PUT", f"/api/permissions/{name}/{name}", everything).status in (201, 204)
-    yield name
-    api("DELETE", f"/api/vhosts/{name}")
-    api("DELETE", f"/api/users/{name}")
 
 
 def leave(client: Peer, mqtt: Broker, session: str) -> None:
