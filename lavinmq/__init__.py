@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from lavinmq.errors import DefinitionsError
     from lavinmq.files.datadir import DataDirError
 
-__version__ = "0.2.0"
+__version__ = "0.2.1"
 __all__ = [
     "Broker",
     "BrokerError",
