@@ -37,8 +37,8 @@ def test_one_that_hangs_leaves_the_others_and_the_summary(tmp_path: Path) -> Non
                "-p", "no:cacheprovider", "--timeout", "3", "--basetemp", tmp_path / "temporary",
                hanging]  # fmt: skip
 
-    said = subprocess.run(
+    done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=500
-    ).stdout
+    )
 
-    assert "1 failed, 1 passed" in said, said
+    assert "1 failed, 1 passed" in done.stdout, (done.returncode, done.stdout, done.stderr)

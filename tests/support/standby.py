@@ -66,11 +66,11 @@ LATE = 10**9
 
 
 class Leader:
-    """A broker whose changes go to who follows."""
+    """A broker whose changes go to who follows. Args: settings: others than usual."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, **settings: Any) -> None:
         self.root = root
-        self.broker = lavinmq.run(data_dir=root, **SETTINGS)
+        self.broker = lavinmq.run(data_dir=root, **SETTINGS | settings)
         self.inside = Inside(self.broker)
         self.feed = Feed(Ring(SMALL))
         self.inside.call(self._observe)

@@ -16,8 +16,9 @@ from tests.unit.cluster.test_changes import Copy
 
 
 @pytest.fixture
-def leader(tmp_path: Path) -> Iterator[Leader]:
-    with closing(Leader(tmp_path / "leader")) as made:
+def leader(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Leader]:
+    """Its parameter, if it has one: settings."""
+    with closing(Leader(tmp_path / "leader", **getattr(request, "param", {}))) as made:
         yield made
 
 

@@ -165,7 +165,11 @@ def test_what_is_defined_in_the_end_is_made_up_for_by_who_takes_over(
     assert "2 of 3 queues stood ready" in caplog.text
 
 
-@pytest.mark.parametrize("how", ["exchange", "compaction", "policy"])
+@pytest.mark.parametrize(
+    ("how", "leader"),
+    [("exchange", {}), ("compaction", {"max_deleted_definitions": 100}), ("policy", {})],
+    ids=["exchange", "compaction", "policy"], indirect=["leader"],
+)  # fmt: skip
 def test_what_cannot_be_made_up_for_is_read_anew(
     leader: Leader, node: Node, tmp_path: Path, how: str
 ) -> None:
