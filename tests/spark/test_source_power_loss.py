@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from tests.conftest import BrokerFactory
 from tests.crash.conftest import DiskFactory
+from tests.spark import hasty_broker
 from tests.spark.frames import failure
 from tests.spark.streams import Stream, channel, numbers
 from tests.spark.test_source_stream import END_S, Archive
@@ -59,7 +60,7 @@ def publish_unconfirmed(stream: Stream) -> None:
 def test_a_query_misses_nothing_after_a_loss_of_power(
     spark: SparkSession, on_disk: DiskFactory, tmp_path: Path, broker_factory: BrokerFactory
 ) -> None:
-    broker, disk = on_disk(log=True, http=True)
+    broker, disk = on_disk(log=True, http=True, program=hasty_broker)
     disk.plan(Action.NOTHING, Call.CHANGES, sync_us=SHORT_SYNC_US)
     stream = Stream(broker.start(), NAME).declare()
     for body in numbers(0, SAFE):

@@ -239,9 +239,9 @@ def test_no_connection_stays_after_a_query(
     stream = Stream(http_broker, "left").declare()
     stream.publish(numbers(0, 200))
     archive = Archive(spark, stream, tmp_path)
-    query = archive.start(once=False, maxOffsetsPerTrigger="10")
+    query = archive.start(once=False, maxOffsetsPerTrigger="20")
     try:
-        wait_for(lambda: len(sizes(query)) >= 20, "20 batches", END_S)
+        wait_for(lambda: len(sizes(query)) >= 10, "10 batches", END_S)
     finally:
         query.stop()
 
