@@ -37,7 +37,9 @@ def browser() -> Iterator[Any]:
         pytest.skip(f"no browser: none of {', '.join(NAMES)} is installed")
     expect.set_options(timeout=TIMEOUT_MS)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-gpu"]
+        )
         yield browser
         browser.close()
 
@@ -122,6 +124,16 @@ class Visit:
                 return
         raise AssertionError([each.url for each in self._waiting])
 
+    def answered(self) -> None:
+        """Wait until nothing is asked for, on a page whose clock stands still."""
+        quiet = 0
+        for _ in range(TIMEOUT_MS // 50):
+            self._page.wait_for_timeout(50)
+            quiet = 0 if self._waiting else quiet + 1
+            if quiet == 2:
+                return
+        raise AssertionError([each.url for each in self._waiting])
+
     def _asked(self, request: Any) -> None:
         if request.resource_type != "eventsource":  # which never ends
             self._waiting.add(request)
@@ -187,17 +199,15 @@ def stub(visitor: Any) -> Stub:
 
 
 @pytest.fixture
-def refreshes(visitor: Any, requests: Requests) -> Callable[[str, str], None]:
+def refreshes(visitor: Any, requests: Requests, visit: Visit) -> Callable[[str, str], None]:
     """Check that a page asks again and again, each time within ten seconds of its own clock."""
 
     def check(address: str, path: str) -> None:
         visitor.clock.install()
         visitor.goto(address)
         for n in (1, 2, 3):
-            response = requests.wait("GET", path, n).response()
-            if response is not None:
-                response.finished()
-            visitor.wait_for_timeout(100)  # the answer plans the next one
+            requests.wait("GET", path, n)
+            visit.answered()  # the answer plans the next one
             visitor.clock.run_for(10_000)
 
     return check
