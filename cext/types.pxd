@@ -637,9 +637,17 @@ cdef struct mfact_t:            # what Python keeps of a session under a key
     u16 key_len
     u8 key[1]                   # and the value behind it
 
+cdef struct origin_t:           # where a message was before it was a session's
+    u32 key                     # of the name of that queue, 0 = it has always been the session's
+    u32 mark                    # of the message
+    u32 seg
+    u32 pos
+    u32 subscription            # identifier of the member's subscription
+
 cdef struct mpacket_t:          # a packet id in use
     u32 seg                     # of a message that was sent: where it is; that was received: turn
     u32 pos                     # and its places there, 0 = nothing has to be proved
+    origin_t origin             # of a message that was sent
     u16 id                      # 0 = a free place
     u8 state                    # a packet_state
 
@@ -1411,6 +1419,11 @@ cdef struct session_log_t:      # who keeps sessions on disk: first member of it
     # A message that is received next stands at the end of q, or of the log of retained ones: its
     # bit is added to `places`, the `pos` of that note. 0, or -1 with errno.
     int (*place)(session_log_t* log, queue_t* q, mlog_t* retained, u32* places) noexcept nogil
+    # Where a record of a shared subscription's queue is, but for `subscription`.
+    void (*origin)(session_log_t* log, const queue_t* source, const rec_t* rec,
+                   origin_t* origin) noexcept nogil
+    # The message there goes out with this id to the client of q. 0, or -1 with errno.
+    int (*take)(session_log_t* log, queue_t* q, u16 id, const origin_t* origin) noexcept nogil
     # The client of q has gone, and the sync with that number is to cover what it has sent.
     void (*leave)(session_log_t* log, queue_t* q, u64 until) noexcept nogil
 

@@ -840,8 +840,16 @@ class SessionLog(SessionSink):
         """
 
     def packets(self, client_id: bytes) -> tuple[list[int], list[tuple[int, int, int]], list[int]]:
-        """Packet ids in use: those received; id, segment and position of those sent; those
-        released, whose PUBCOMP is awaited."""
+        """Packet ids in use: those received; id, segment and position of those sent, but for those
+        of `taken`; those released, whose PUBCOMP is awaited."""
+
+    def taken(self, client_id: bytes) -> list[tuple[int, int, int, int, int, int, int, int]]:
+        """Messages of shared subscriptions that were being sent with QoS 2: the packet id; segment
+        and position in the queue of the session, 0 = it was not moved there; key of the queue where
+        it was, its mark, segment and position there; the identifier of the subscription."""
+
+    def key(self, queue: Queue) -> int:
+        """What stands for a queue in `taken`."""
 
     def note(self, client_id: bytes, change: int, id: int, seg: int = 0, pos: int = 0) -> None:
         """Keep a change of a packet id. Args: change: of SESSION_CHANGES; seg, pos: where the
@@ -2076,6 +2084,18 @@ def mqtt_restore(
         of the segment set; released: whose PUBCOMP is awaited.
     Returns: those of messages of QoS 2 that are not in the files, or were another queue's: their
         PUBCOMP is awaited, too, which the log has to know before a message comes to their place.
+    """
+
+def mqtt_restore_taken(
+    queue: Queue, exchange: Exchange, log: SessionLog,
+    taken: list[tuple[int, int, int, int, int, int, int, int]], sources: dict[int, Queue],
+) -> list[int]:  # fmt: skip
+    """Have a session go on with messages of shared subscriptions that its client was being sent:
+    they move to its queue, unless they have.
+
+    Args: exchange: to which sessions are bound; log: that of the session; taken: as it says;
+        sources: queues of shared subscriptions, by their keys.
+    Returns: ids of messages that are nowhere, as of `mqtt_restore`.
     """
 
 def vanish(destination: Queue | Exchange | Subscription) -> None:

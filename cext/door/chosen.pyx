@@ -15,15 +15,6 @@ cdef enum:
     CHOSEN_REFUSED = 4          # the other queue cannot take it
 
 
-cdef void store_forget_due(store_t* st, u32 seg, u32 pos) noexcept nogil:
-    """A message that may have a deadline of its own is gone before it: its entry is nobody's."""
-    cdef u32 i
-    for i in range(st.n_dues):
-        if st.dues[i].pos == pos and st.dues[i].seg == seg:
-            st.dues[i].seg = 0
-            return
-
-
 # Freeing one needs its Queue: the garbage collector must not take that away first.
 @cython.no_gc_clear
 cdef class Chosen:

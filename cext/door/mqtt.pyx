@@ -329,56 +329,6 @@ def mqtt_enqueue(Queue queue not None, bytes topic not None, bytes payload not N
     return is_taken
 
 
-def mqtt_restore(Queue queue not None, list received not None, list sent not None,
-                 list released not None) -> list:
-    """Have a session go on with packet ids that it had before a restart.
-
-    Args: `received`, ids of the client's messages of QoS 2 whose PUBREL is awaited; `sent`, (id,
-    segment, position) of messages that were in flight, of QoS 2 with SENT_TWICE in the segment;
-    `released`, ids whose PUBCOMP is awaited.
-
-    Returns: ids of messages of QoS 2 that are not in the queue's files, or were another queue's:
-    they are released, which the log has to know before another message comes to their place."""
-    cdef u32 seg
-    cdef u8 qos
-    cdef list gone = []
-    cdef session_t* s = queue_session(queue.q)
-    if s == NULL or returned_reserve(s, <u32>len(sent)):
-        raise MemoryError()
-    queue.q.deliver = mqtt_queue_deliver
-    for id in received:
-        restore_packet(&s.received, id, PACKET_RECEIVED)
-    for id in released:
-        restore_packet(&s.sent, id, PACKET_RELEASED)
-    for id, seg, pos in sent:
-        qos = 2 if seg & SENT_TWICE else 1
-        if qos == 2 and not store_reaches(&queue.q.store, seg & ~SENT_TWICE, pos):
-            restore_packet(&s.sent, id, PACKET_RELEASED)
-            gone.append(id)
-        elif (restore_packet(&s.sent, id, PACKET_SENT, qos)
-                and returned_find(s, seg & ~SENT_TWICE, pos) == NULL):
-            returned_add(s, seg & ~SENT_TWICE, pos, id)
-    return gone
-
-
-cdef bint store_reaches(const store_t* st, u32 seg, u32 pos) noexcept nogil:
-    """Whether a place is in front of the end, where no message comes to any more."""
-    return seg and st.n_segs and (seg < st.wseg.id or (seg == st.wseg.id and pos < st.wseg.size))
-
-
-cdef bint restore_packet(packets_t* t, u16 id, u8 state, u8 qos=2) except -1:
-    """Whether the id is valid, and was not there."""
-    cdef packet_t* p
-    if id == 0 or packets_find(t, id) != NULL:
-        return False
-    if not packets_have_room(t):
-        raise MemoryError()
-    p = packets_add(t, id)
-    p.state = state
-    p.qos = qos
-    return True
-
-
 cdef Protocol mqtt_spoken():
     """The table of MQTT."""
     cdef Protocol spoken = Protocol.__new__(Protocol)

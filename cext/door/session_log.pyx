@@ -18,6 +18,8 @@ cdef class SessionLog(SessionSink):
         self.sink.sink.note = slog_sink_note
         self.sink.sink.place = slog_sink_place
         self.sink.sink.leave = slog_sink_leave
+        self.sink.sink.origin = slog_sink_origin
+        self.sink.sink.take = slog_sink_take
         self.sink.log = &self.s
         self.t = &self.sink.sink
         self.loop = loop
@@ -173,10 +175,30 @@ cdef class SessionLog(SessionSink):
             if packet.id and packet.state == PACKET_RECEIVED:
                 received.append(packet.id)
             elif packet.id and packet.state == PACKET_SENT:
-                sent.append((packet.id, packet.seg, packet.pos))
+                if packet.origin.key == 0:
+                    sent.append((packet.id, packet.seg, packet.pos))
             elif packet.id:
                 released.append(packet.id)
         return sorted(received), sorted(sent), sorted(released)
+
+    def taken(self, bytes client_id not None) -> list:
+        """(id, segment, position, key, mark, segment, position, subscription) of messages of shared
+        subscriptions: where each was moved to, 0, 0 = nowhere, and where it was."""
+        cdef msession_t* m = self.get(client_id)
+        cdef mpacket_t* packet
+        cdef u32 i
+        found = []
+        for i in range(m.cap_packets):
+            packet = &m.packets[i]
+            if packet.id and packet.origin.key:
+                found.append((packet.id, packet.seg, packet.pos, packet.origin.key,
+                              packet.origin.mark, packet.origin.seg, packet.origin.pos,
+                              packet.origin.subscription))
+        return sorted(found)
+
+    def key(self, Queue queue not None) -> int:
+        """What stands for a queue in `taken`."""
+        return slog_short_key(&self.s, queue.q.name)
 
     # ---- changes
 

@@ -158,7 +158,7 @@ cdef bint deliver_one(consumer_t* k, queue_t* q, rec_t* rec) noexcept nogil:
         consumer_put_off(k)
         return True
     if is_held:
-        sent_hold(s, q, rec, m.id, start)
+        sent_hold(s, q, rec, m.id, consumer_subscription_id(k), start)
     queue_take(q, rec, m.qos == 0)
     if rec.redelivered:
         k.chan.tally.redeliver += 1

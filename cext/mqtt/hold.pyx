@@ -14,18 +14,31 @@ cdef inline bint session_is_kept(const mqtt_t* s) noexcept nogil:
     return s.log != NULL and s.is_persistent
 
 
-cdef void sent_hold(mqtt_t* s, queue_t* q, const rec_t* rec, u16 id, u64 start) noexcept nogil:
+cdef bint sent_note(mqtt_t* s, queue_t* q, const rec_t* rec, u16 id,
+                    u32 subscription) noexcept nogil:
+    """Have the log say where the message is that goes out with an id. Whether it will. What came
+    from a queue that consumers of AMQP share may go to another client later: its id alone is kept.
+    So is that of one of a shared subscription that nobody would move."""
+    cdef origin_t origin
+    if q == s.queue:
+        return session_note(s, SESSION_SENT, id, sent_where(rec.seg, 2), rec.pos)
+    if not shared_moves(q, rec.size):
+        return session_note(s, SESSION_SENT, id, SENT_TWICE, 0)
+    s.log.origin(s.log, q, rec, &origin)
+    origin.subscription = subscription
+    return s.log.take(s.log, s.queue, id, &origin) == 0
+
+
+cdef void sent_hold(mqtt_t* s, queue_t* q, const rec_t* rec, u16 id, u32 subscription,
+                    u64 start) noexcept nogil:
     """The PUBLISH of a record of q is written, from `start` of all output on. There is room for a
-    number. One of a queue that others have may go to another client later: its id alone is kept."""
+    number."""
     cdef chan_t* c = s.chan
     cdef link_t* l = c.link
-    cdef bint is_noted
-    if q == s.queue:
-        is_noted = session_note(s, SESSION_SENT, id, sent_where(rec.seg, 2), rec.pos)
-        if l.loop.sync and q.store.is_durable and not q.is_sync_wanted:
-            loop_want_sync(l.loop, q)       # no other message comes to that place
-    else:
-        is_noted = session_note(s, SESSION_SENT, id, SENT_TWICE, 0)
+    cdef bint is_noted = sent_note(s, q, rec, id, subscription)
+    if (l.loop.sync and q.deliver == mqtt_queue_deliver and q.store.is_durable
+            and not q.is_sync_wanted):
+        loop_want_sync(l.loop, q)           # no other message comes to that place
     if is_noted and not l.loop.sync:
         return
     if s.held_seq == 0 or (c.is_in_batch and s.held_seq <= c.batch_seq):

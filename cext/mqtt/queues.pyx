@@ -51,7 +51,7 @@ cdef bint mqtt_deliver(consumer_t* k, rec_t* rec, u64 tag) noexcept nogil:
         if k.reader == NULL:
             rec.seq = m.id
         if m.qos == 2 and session_is_kept(s):
-            sent_hold(s, k.queue, rec, m.id, start)
+            sent_hold(s, k.queue, rec, m.id, 0, start)
     return True
 
 

@@ -4,7 +4,8 @@
 # published with and the one that was granted. Most have no more than that. What else there is
 # stands in headers: `mqtt.topic` the whole topic when it is longer than a key, `mqtt.retain`,
 # `mqtt.expiry` in seconds, `mqtt.properties` and `mqtt.subscription-ids` as the standard encodes
-# them. What expires has the property `expiration` besides, by which queues go.
+# them, `mqtt.origin` where it was before it was the session's (session_taken.pyx). What expires has
+# the property `expiration` besides, by which queues go.
 # Source: docs/formats.md.
 
 cdef const u8* MQTT_PLAIN = <const u8*>b"\x10\0\0\x10\0\1\x10\0\2"      # properties, for each QoS
@@ -29,9 +30,11 @@ cdef inline u8* put_bytes_entry(u8* p, const char* name, const u8* value, u32 n)
 
 
 cdef u32 publish_put_props(u8* out, const publish_t* m, const u8* ids, u32 ids_len, u8 qos,
-                           bint is_retained, msg_t* into) noexcept nogil:
+                           bint is_retained, msg_t* into,
+                           const origin_t* origin=NULL) noexcept nogil:
     """Properties in wire order at out; into notes where they are. Returns their length, which is at
     most publish_props_size."""
+    cdef u8 raw[ORIGIN_SIZE]
     cdef u8* p = out + 6
     cdef char text[16]
     cdef int n
@@ -50,6 +53,8 @@ cdef u32 publish_put_props(u8* out, const publish_t* m, const u8* ids, u32 ids_l
         p += 4
     p = put_bytes_entry(p, b"mqtt.properties", m.props, m.props_len)
     p = put_bytes_entry(p, b"mqtt.subscription-ids", ids, ids_len)
+    if origin != NULL:
+        p = put_bytes_entry(p, b"mqtt.origin", raw, <u32>(origin_put(raw, origin) - raw))
     into.headers_at = 2
     into.headers_len = <u32>(p - out - 6)
     put_be32(out + 2, into.headers_len)
@@ -108,6 +113,22 @@ cdef void rec_read_headers(const rec_t* r, publish_t* m) noexcept nogil:
         p += size
         n -= size
         size = entry_size(p, n)
+
+
+cdef bint rec_origin(const rec_t* r, origin_t* origin) noexcept nogil:
+    """Where a message of a session was before. Whether it was anywhere."""
+    cdef const u8* p = r.props + r.headers_at + 4
+    cdef u64 n = r.headers_len if r.headers_at else 0
+    cdef u64 size = entry_size(p, n)
+    while size:
+        if (p[0] == 11 and same_bytes(p + 1, <const u8*>b"mqtt.origin", 11) and p[12] == c'x'
+                and be32(p + 13) == ORIGIN_SIZE):
+            origin_read(p + 17, origin)
+            return True
+        p += size
+        n -= size
+        size = entry_size(p, n)
+    return False
 
 
 # hot

@@ -102,6 +102,8 @@ cdef u32 slog_record_size(const u8* p, u64 n) noexcept nogil:
         size = SLOG_PLACE_SIZE
     elif p[0] == SLOG_TURN or p[0] == SLOG_SAFE:
         size = SLOG_TURN_SIZE
+    elif p[0] == SLOG_TAKEN:
+        size = SLOG_TAKEN_SIZE
     return <u32>size if size <= n else 0
 
 
@@ -142,6 +144,8 @@ cdef int slog_read_record(slog_t* sl, msession_t* m, const u8* p) noexcept nogil
     elif p[0] == SLOG_CAME:
         return slog_read_some(sl, m, SESSION_RECEIVED, le16_at(p + 9), le16_at(p + SLOG_SENT_N_AT),
                               le32(p + 13), NULL, le32(p + 17))
+    elif p[0] == SLOG_TAKEN and le16_at(p + 9):
+        return slog_read_taken(sl, m, p)
     return 0
 
 

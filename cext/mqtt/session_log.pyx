@@ -16,16 +16,17 @@
 #   place     kind:u8 (11) key:u64 segment:u32 end:u32                   the next one of the turn
 #   turn      kind:u8 (12) turn:u64                                      its places follow
 #   safe      kind:u8 (13) turn:u64                                      it and all before it
+#   taken     kind:u8 (14) number:u64 id:u16 queue:u32 mark:u32 segment:u32 position:u32
+#             subscription:u32                           sent, of a shared subscription's queue
 #
 # Little-endian. The highest bit of a segment says that the message has QoS 2; segment 0: it is in a
-# queue that others have, too. REC is noted when the message is deleted on disk. Turns and places:
-# session_places.pyx. `expiry` is in
-# seconds, 2^32-1 = never; `left` Unix milliseconds, 0 = the client is there. Facts are Python's: a
-# will, a user, filters that fit no binding. A record says what is from then on. All that counts is
-# in memory as well, so the log is compacted by writing every session anew into another file, in
-# portions; what happens meanwhile comes behind. What cannot be written stays in memory and is tried
-# again: until then nobody is told that it is safe. Called by the door and by sessions, on the loop.
-# Decision 0086.
+# queue that others have, too. Taken: session_taken.pyx. REC is noted when the message is deleted on
+# disk. Turns and places: session_places.pyx. `expiry` is in seconds, 2^32-1 = never; `left` Unix
+# milliseconds, 0 = the client is there. Facts are Python's: a will, a user, filters that fit no
+# binding. A record says what is from then on. All that counts is in memory as well, so the log is
+# compacted by writing every session anew into another file, in portions; what happens meanwhile
+# comes behind. What cannot be written stays in memory and is tried again: until then nobody is told
+# that it is safe. Called by the door and by sessions, on the loop. Decision 0086.
 
 cdef enum slog_record:
     SLOG_MADE = 1
@@ -41,6 +42,7 @@ cdef enum slog_record:
     SLOG_PLACE = 11
     SLOG_TURN = 12
     SLOG_SAFE = 13
+    SLOG_TAKEN = 14
 
 cdef enum slog_layout:
     SLOG_MADE_SIZE = 11         # without the client id
@@ -55,6 +57,8 @@ cdef enum slog_layout:
     SLOG_CAME_SIZE = 21
     SLOG_PLACE_SIZE = 17
     SLOG_TURN_SIZE = 9
+    SLOG_TAKEN_SIZE = 31
+    SLOG_TAKEN_MORE = 29        # with one of `sent` behind it, than SLOG_CAME_SIZE
     SLOG_SENT_N_AT = 11         # of the number of ids
     SLOG_PACKETS_N_AT = 12
 
@@ -386,7 +390,9 @@ cdef int slog_write_anew(slog_t* sl, msession_t* m) noexcept nogil:
         fact = fact.next
     for i in range(m.cap_packets):
         packet = &m.packets[i]
-        if packet.id:
+        if packet.id and packet.origin.key:
+            p = record_taken(p, m.number, packet.id, &packet.origin)
+        if packet.id and (packet.origin.key == 0 or packet.pos):
             p = record_packet(
                 p, m.number,
                 SESSION_SENT if packet.state == PACKET_SENT else (

@@ -34,8 +34,12 @@ cdef inline u64 msession_size(u32 name_len) noexcept nogil:
 
 cdef u32 msession_record(const msession_t* m) noexcept nogil:
     """Bytes that it takes when it is written anew."""
-    return (SLOG_MADE_SIZE + <u32>m.name_len + SLOG_TIMES_SIZE + m.facts_size
-            + m.n_packets * SLOG_CAME_SIZE)
+    cdef u32 i, n = (SLOG_MADE_SIZE + <u32>m.name_len + SLOG_TIMES_SIZE + m.facts_size
+                     + m.n_packets * SLOG_CAME_SIZE)
+    for i in range(m.cap_packets):
+        if m.packets[i].id and m.packets[i].origin.key:
+            n += SLOG_TAKEN_MORE
+    return n
 
 
 cdef inline msession_t** slog_bucket(const slog_t* sl, u32 hash) noexcept nogil:
@@ -218,6 +222,7 @@ cdef int mpacket_set(slog_t* sl, msession_t* m, u16 id, u8 state, u32 seg,
         if 4 * (m.n_packets + 1) > 3 * m.cap_packets and mpackets_resize(
                 sl, m, m.cap_packets * 2 if m.cap_packets else 8):
             return -1
+        memset(&packet, 0, sizeof(mpacket_t))
         packet.id = id
         packet.state = state
         packet.seg = seg
@@ -227,9 +232,21 @@ cdef int mpacket_set(slog_t* sl, msession_t* m, u16 id, u8 state, u32 seg,
         sl.live += SLOG_CAME_SIZE
         return 0
     found.state = state
+    if found.origin.key and not (state == PACKET_SENT and pos and seg & SENT_TWICE):
+        found.origin.key = 0
+        sl.live -= SLOG_TAKEN_MORE
     if state != PACKET_RELEASED:
         found.seg = seg
         found.pos = pos
+    return 0
+
+
+cdef int mpacket_take(slog_t* sl, msession_t* m, u16 id, const origin_t* origin) noexcept nogil:
+    """It is of a message that is in another queue. 0, or -1 out of memory."""
+    if mpacket_set(sl, m, id, PACKET_SENT, SENT_TWICE, 0):
+        return -1
+    mpacket_find(m, id, False).origin = origin[0]
+    sl.live += SLOG_TAKEN_MORE
     return 0
 
 
@@ -239,6 +256,8 @@ cdef void mpacket_free(slog_t* sl, msession_t* m, u16 id, bint is_received) noex
     cdef u32 mask = m.cap_packets - 1, hole, i, home
     if found == NULL:
         return
+    if found.origin.key:
+        sl.live -= SLOG_TAKEN_MORE
     hole = <u32>(found - m.packets)
     i = hole
     while True:

@@ -263,6 +263,15 @@ cdef bint store_is_ahead(const store_t* st, u32 seg, u32 pos) noexcept nogil:
     return seg > st.rseg.id or (seg == st.rseg.id and pos >= st.rpos)
 
 
+cdef void store_forget_due(store_t* st, u32 seg, u32 pos) noexcept nogil:
+    """A message that may have a deadline of its own is gone before it: its entry is nobody's."""
+    cdef u32 i
+    for i in range(st.n_dues):
+        if st.dues[i].pos == pos and st.dues[i].seg == seg:
+            st.dues[i].seg = 0
+            return
+
+
 cdef void queue_expire_ahead(queue_t* q, store_t* st, u32 seg_id, u32 pos) noexcept nogil:
     """Expire a ready message that is not at the head, if it is still there."""
     cdef seg_t* seg = store_segment(st, seg_id)

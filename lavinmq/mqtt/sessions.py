@@ -70,6 +70,8 @@ class Sessions:
         self._latest_rights: tuple[Identity, int, TopicRights] | None = None
         """Of a user as of an epoch, whatever its client is called."""
         self._standing: Standing | None = None
+        self._groups: dict[int, _core.Queue] | None = None
+        """Queues of shared subscriptions, while sessions are restored."""
         self._log = log.get("lmq.mqtt", vhost=vhost.name)
         self.stores = Stores(broker, vhost)
         self._rules = self._rules_now()
@@ -127,7 +129,7 @@ class Sessions:
                 self.remove(queue)  # it was to end with the connection, which the broker has ended
                 queue = self.find(client_id)
             if queue is not None:
-                for packet_id in _core.mqtt_restore(queue.core, *kept.packets(raw)):
+                for packet_id in self._restore_packets(kept, raw, queue):
                     kept.note(raw, _core.SESSION_CHANGES["REC"], packet_id)
                     is_changed = True
                 left_ms = kept.times(raw)[1]
@@ -137,8 +139,29 @@ class Sessions:
                 self._restore_will(client_id, will, queue)
             elif queue is None and raw in kept:
                 kept.end(raw)
+        self._groups = None
         if is_changed:
             self._secure(kept)
+
+    def _restore_packets(self, kept: _core.SessionLog, raw: bytes, queue: Queue) -> list[int]:
+        """Have a session go on with its packet ids. Returns: those that are released."""
+        gone = _core.mqtt_restore(queue.core, *kept.packets(raw))
+        taken = kept.taken(raw)
+        if not taken:
+            return gone
+        if self._groups is None:
+            self._groups = self._shared_queues(kept)
+        return gone + _core.mqtt_restore_taken(
+            queue.core, self.exchange.core, kept, taken, self._groups
+        )
+
+    def _shared_queues(self, kept: _core.SessionLog) -> dict[int, _core.Queue]:
+        """Those of shared subscriptions, by the keys that the log has for them."""
+        return {
+            kept.key(queue.core): queue.core
+            for queue in self.vhost.queues.values()
+            if queue.name.startswith(PREFIX + SHARE)
+        }
 
     def _secure(self, kept: _core.SessionLog) -> None:
         """Other messages are going to come to the places that the log has just let go of."""
