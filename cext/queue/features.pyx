@@ -51,6 +51,16 @@ cdef inline store_t* queue_level_for(queue_t* q, const msg_t* m) noexcept nogil:
     return queue_make_level(q, level)
 
 
+cdef bint queue_stays_full(queue_t* q, u64 size) noexcept nogil:
+    """Whether a queue that refuses publishes has no room for one more when its consumers have had
+    their chance."""
+    if not queue_is_full(q, size) or q.loop.is_committing:
+        return False
+    if q.able != NULL and not q.loop.is_moving:
+        queue_deliver_all(q)
+    return queue_is_full(q, size)
+
+
 cdef int queue_append_ruled(queue_t* q, const msg_t* m) noexcept nogil:
     """queue_append for a queue, or a message, with features."""
     cdef store_t* st
@@ -66,15 +76,11 @@ cdef int queue_append_ruled(queue_t* q, const msg_t* m) noexcept nogil:
         if dedup_seen(q.dedup, m, q.loop.now_ms):
             q.dedup.n_refused += 1
             return APPEND_DUPLICATE
-    if (q.features != NULL and q.features.overflow != DROP_HEAD and queue_is_full(q, m.size)
-            and not q.loop.is_committing):
-        if q.able != NULL and not q.loop.is_moving:
-            queue_deliver_all(q)
-        if queue_is_full(q, m.size):
-            if q.features.overflow == REJECT_PUBLISH_DLX and not q.loop.is_moving:
-                loop_begin_move(q.loop, q)
-                bury_refused(q, m)      # a dead letter that is refused is lost
-            return APPEND_REFUSED
+    if q.features != NULL and q.features.overflow != DROP_HEAD and queue_stays_full(q, m.size):
+        if q.features.overflow == REJECT_PUBLISH_DLX and not q.loop.is_moving:
+            loop_begin_move(q.loop, q)
+            bury_refused(q, m)      # a dead letter that is refused is lost
+        return APPEND_REFUSED
     st = queue_level_for(q, m)
     if st == NULL:
         return APPEND_FAILED

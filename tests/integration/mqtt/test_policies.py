@@ -10,6 +10,7 @@ from typing import Any
 import pika
 import pytest
 
+from tests.support import mqtt_bytes
 from tests.support.api import Api
 from tests.support.broker import Broker
 from tests.support.mqtt_bytes import V5, V311
@@ -184,3 +185,37 @@ def test_a_policy_that_goes_lifts_its_limit(mqtt: Broker, name: str, policy: Pol
     publish(mqtt, name, b"3", b"4")
 
     assert left(mqtt, name, 3) == [b"2", b"3", b"4"]
+
+
+def test_a_retained_message_that_a_full_session_refuses_dies_once_and_reaches_nobody(
+    mqtt: Broker, name: str, policy: Policy
+) -> None:
+    """Nor does it take the place of the one of before."""
+    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", mqtt.port))
+    channel = connection.channel()
+    channel.queue_declare(name)
+    session(mqtt, name)
+    policy(
+        max_length=1, overflow="reject-publish-dlx", dead_letter_exchange="",
+        dead_letter_routing_key=name,
+    )  # fmt: skip
+    with Peer(mqtt.mqtt_port, V5) as peer, Peer(mqtt.mqtt_port, V5) as other:
+        other.connect(f"o-{name}")
+        other.subscribe((f"{name}/t", 1))
+        peer.connect(f"p-{name}")
+        peer.publish(f"{name}/t", b"1", 1, retain=True)
+        assert other.message().payload == b"1"
+
+        peer.send(mqtt_bytes.publish(V5, f"{name}/t", b"2", qos=1, packet_id=7, retain=True))
+
+        assert peer.expect(4).body == b"\0\7\x97"
+        other.ping()
+        assert not other.early_messages()
+        peer.subscribe((f"{name}/t", 1))
+        assert peer.message().payload == b"1"
+        peer.publish(f"{name}/t", b"", retain=True)
+
+    assert channel.basic_get(name, auto_ack=True)[2] == b"2"
+    assert channel.basic_get(name, auto_ack=True)[0] is None
+    channel.queue_delete(name)
+    connection.close()
