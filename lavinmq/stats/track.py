@@ -16,6 +16,12 @@ Counters = Mapping[str, int]
 _RATE: Final = struct.Struct("=f")
 
 
+@lru_cache(maxsize=64)
+def _counts(n: int) -> struct.Struct:
+    """How so many counters stand behind their number."""
+    return struct.Struct(f"=B{n}Q")
+
+
 @lru_cache(maxsize=4096)
 def _shared(names: tuple[str, ...]) -> tuple[str, ...]:
     """The one tuple of these names, as many things have the same counters moving."""
@@ -25,38 +31,37 @@ def _shared(names: tuple[str, ...]) -> tuple[str, ...]:
 class Track:
     """The counters of one thing at the last sample, and how fast they grew before that."""
 
-    __slots__ = ("_last", "_moved", "_n_still", "_rates")
+    __slots__ = ("_moved", "_n_still", "_packed")
 
     def __init__(self) -> None:
-        self._last: tuple[int, ...] = ()
-        """The counters; a thing names them always in the same order."""
         self._moved: tuple[str, ...] = ()
-        """Those that have grown in the time of `_rates`."""
-        self._rates = b""
-        """A row of floats for each of `_moved`, all equally long, the oldest first."""
+        """Those that have grown in the time of the rates."""
         self._n_still = 0
-        """Samples since the last one in `_rates`, in all of which the rates were zero."""
+        """Samples since the last one of the rates, in all of which they were zero."""
+        self._packed = b""
+        """The counters behind their number; a thing names them always in the same order. Then the
+        rates: a row of floats for each of `_moved`, all equally long, the oldest first."""
 
     def sample(self, counters: Counters, elapsed_s: float, samples: int) -> None:
         """Take a sample. Cost: 0.3 µs when nothing has grown, else 1 µs for each counter.
 
         Args: elapsed_s: since the last one; samples: length of a history now.
         """
-        values = tuple(counters.values())
-        if values == self._last:
+        form = _counts(len(counters))
+        counts = form.pack(len(counters), *counters.values())
+        if self._packed.startswith(counts):
             if self._moved:
                 self._n_still += 1
                 if self._n_still >= samples:
-                    self._moved, self._rates, self._n_still = (), b"", 0
+                    self._moved, self._n_still, self._packed = (), 0, counts
             return
+        last = form.unpack_from(self._packed)[1:] if self._packed else (0,) * len(counters)
         rows = {name: self._row(name) for name in self._moved}
-        unmoved = bytes(len(self._rates) // max(len(self._moved), 1))
+        unmoved = bytes(len(next(iter(rows.values()), b"")))
         still = bytes(_RATE.size * self._n_still)
         moved: list[str] = []
         kept: list[bytes] = []
-        for (name, count), before in zip(
-            counters.items(), self._last or (0,) * len(values), strict=False
-        ):
+        for (name, count), before in zip(counters.items(), last, strict=True):
             rate = round(max(count - before, 0) / elapsed_s, 1)
             if not rate and name not in rows:
                 continue
@@ -65,14 +70,15 @@ class Track:
             if row.count(0) < len(row):
                 moved.append(name)
                 kept.append(row)
-        self._last, self._n_still = values, 0
-        self._moved, self._rates = _shared(tuple(moved)), b"".join(kept)
+        self._moved, self._n_still = _shared(tuple(moved)), 0
+        self._packed = b"".join((counts, *kept))
 
     def _row(self, name: str) -> bytes:
         """The rates of a counter that has grown."""
-        size = len(self._rates) // len(self._moved)
-        at = self._moved.index(name) * size
-        return self._rates[at : at + size]
+        begin = _counts(self._packed[0]).size
+        size = (len(self._packed) - begin) // len(self._moved)
+        at = begin + self._moved.index(name) * size
+        return self._packed[at : at + size]
 
     def has_moved(self, name: str) -> bool:
         """Whether a counter has grown in the time of a history before the last growth of any."""

@@ -107,7 +107,7 @@ def test_samples_of_what_is_still_take_no_memory(clock: Clock) -> None:
         sampler = sample()
 
     assert thing.track is not None
-    assert len(thing.track._rates) == len(bytes(4))
+    assert len(thing.track._packed) == 1 + 2 * 8 + 4
     details = sampler.stats(thing, ["count"], with_log=True)["count_details"]
     assert details == {"rate": 0.0, "log": [0.0] * 499 + [2.0] + [0.0] * 500}
 
