@@ -8,7 +8,8 @@ Source: MQTT 5.0 section 3.1, 3.1.1 section 3.1.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from lavinmq import _core
 from lavinmq.mqtt import filters, properties
@@ -98,6 +99,39 @@ class Connect:
     def wants_reasons(self) -> bool:
         """Whether answers may have reason strings and user properties."""
         return bool(self.properties.get(properties.REQUEST_PROBLEM_INFORMATION, 1))
+
+
+class Terms(NamedTuple):
+    """What a connection goes by as long as it lives. Those of most clients are alike, and so the
+    same: as attributes of each they would take 40 bytes more."""
+
+    level: int
+    keep_alive_s: int = 0
+    expiry_s: int = 0
+    """Seconds that the client wants its session to live without it."""
+    receive_maximum: int = 0
+    packet_maximum: int = 0
+    """Bytes of the largest packet that the client takes; 0: any."""
+    mechanism: str = ""
+    """How it has logged in."""
+
+
+FIRST: Final = Terms(V311)
+"""Those before CONNECT."""
+
+
+@lru_cache(maxsize=1024)
+def alike(terms: Terms) -> Terms:
+    """These terms, or those of before that are equal."""
+    return terms
+
+
+def terms(wanted: Connect, most_in_flight: int) -> Terms:
+    """What a client has asked for, with so many unacknowledged deliveries at most."""
+    return Terms(
+        wanted.level, wanted.keep_alive_s, wanted.session_expiry_s,
+        min(wanted.receive_maximum, most_in_flight), wanted.maximum_packet_size,
+    )  # fmt: skip
 
 
 def decode(flags: int, body: bytes) -> Connect:

@@ -132,9 +132,8 @@ class Connection(Peer[_core.MqttLink], Consumer):
     """What lists show of connections, and MQTT does not have."""
 
     __slots__ = (
-        "_enhanced", "_expiry_s", "_host", "_login", "_mechanism", "_most", "_queue", "_session",
-        "_sessions", "_shared", "_wanted", "_will", "keep_alive_s", "level", "receive_maximum",
-        "rights",
+        "_enhanced", "_host", "_login", "_queue", "_session", "_sessions", "_shared", "_terms",
+        "_wanted", "_will", "rights",
     )  # fmt: skip
 
     def __init__(self, host: Host, sock: socket.socket, ends: Endpoints) -> None:
@@ -142,12 +141,9 @@ class Connection(Peer[_core.MqttLink], Consumer):
         super().__init__(host.broker, sock, ends, _core.MqttLink(loop, sock.fileno(), _core.MQTT))
         self._host = host
         self.rights: TopicRights
-        self.level = codec.V311
+        self._terms = connect.FIRST
         self._session = ""
         """The name of its session: an identifier beside it would be 64 bytes."""
-        self.keep_alive_s = 0
-        self.receive_maximum = 0
-        self._mechanism = ""
         self._login: Login | None = Login(self.broker, self, ends)
         self._enhanced: Enhanced | None = None
         self._wanted: Connect | None = None
@@ -155,8 +151,6 @@ class Connection(Peer[_core.MqttLink], Consumer):
         self._queue: Queue | None = None
         self._shared: dict[str, tuple[Queue, Taker]] | None = None
         self._will: Will | None = None
-        self._expiry_s = 0
-        self._most = 0
 
     # --- what the broker asks -----------------------------------------------------------------
 
@@ -166,19 +160,39 @@ class Connection(Peer[_core.MqttLink], Consumer):
         return self._session.removeprefix(subscribing.PREFIX)
 
     @property
+    def level(self) -> int:
+        """The version of MQTT, by its number in CONNECT."""
+        return self._terms.level
+
+    @property
+    def keep_alive_s(self) -> int:
+        """Seconds without a packet after which a client should send one, 0: any number."""
+        return self._terms.keep_alive_s
+
+    @property
+    def receive_maximum(self) -> int:
+        """Unacknowledged deliveries that it gets at a time."""
+        return self._terms.receive_maximum
+
+    @property
+    def _most(self) -> int:
+        """Bytes of the largest packet that it takes, 0: any."""
+        return self._terms.packet_maximum
+
+    @property
     def protocol(self) -> str:
         """What it speaks, for people."""
         return codec.VERSIONS[self.level]
 
     @property
     def heartbeat_s(self) -> int:
-        """Seconds without a packet after which a client should send one, 0: any number."""
+        """The same, as every connection calls it."""
         return self.keep_alive_s
 
     @property
     def auth_mechanism(self) -> str:
         """How it has logged in."""
-        return self._mechanism
+        return self._terms.mechanism
 
     @property
     def channels(self) -> Mapping[int, Any]:
@@ -215,7 +229,8 @@ class Connection(Peer[_core.MqttLink], Consumer):
     def stop(self) -> None:
         """Its session is gone: somebody has deleted the queue, or the virtual host."""
         self._queue = None
-        self._expiry_s = 0  # a will does not wait longer than its session
+        # A will does not wait longer than its session.
+        self._terms = self._terms._replace(expiry_s=0)
         self._disconnect(Reason.ADMINISTRATIVE_ACTION, "the session was deleted")
 
     def close(self, code: ReplyCode, text: str) -> None:
@@ -354,7 +369,7 @@ class Connection(Peer[_core.MqttLink], Consumer):
     def _fail(self, error: Exception) -> None:
         """What a client has sent, or what was done for it, has raised: it ends the connection."""
         if isinstance(error, Refused):
-            self.level = error.version
+            self._terms = self._terms._replace(level=error.version)
             self._refuse(error.reason, str(error))
         elif isinstance(error, PacketError):
             if self.is_member:
@@ -408,8 +423,8 @@ class Connection(Peer[_core.MqttLink], Consumer):
 
     def _connect(self, flags: int, body: bytes) -> None:
         wanted = connect.decode(flags, body)
-        self.level = wanted.level
-        self._wanted, self._most = wanted, wanted.maximum_packet_size
+        self._wanted = wanted
+        self._terms = connect.terms(wanted, self.broker.config.mqtt_max_inflight_messages)
         method = wanted.properties.get(properties.AUTH_METHOD)
         if method is not None:
             if method not in enhanced.METHODS:
@@ -509,7 +524,8 @@ class Connection(Peer[_core.MqttLink], Consumer):
     def _enter(self, standing: Standing, name: str, mechanism: str) -> None:
         wanted = self._wanted
         assert wanted is not None
-        self.user, self._mechanism = standing.user, mechanism
+        self.user = standing.user
+        self._terms = connect.alike(self._terms._replace(mechanism=mechanism))
         vhost = self.broker.vhosts.get(name)
         if vhost is None or not self.user.has_vhost(name):
             self._log.info("user %r has no access to vhost %r", self.user.name, name)
@@ -521,8 +537,7 @@ class Connection(Peer[_core.MqttLink], Consumer):
             return
         client_id = self._identified(wanted)
         self.vhost, self.is_member = vhost, True
-        self.keep_alive_s = wanted.keep_alive_s
-        self._will, self._expiry_s = wanted.will, wanted.session_expiry_s
+        self._will = wanted.will
         vhost.connections.add(self)
         self.traffic = vhost.totals.traffic
         vhost.totals.churn.count("connection_created")
@@ -588,7 +603,8 @@ class Connection(Peer[_core.MqttLink], Consumer):
         else:
             self._sessions.wills.cancel(client_id)
         if queue is not None:
-            self._adopt(queue, self._sessions.set_expiry(queue, self._expiry_s), is_present=True)
+            is_recorded = self._sessions.set_expiry(queue, self._terms.expiry_s)
+            self._adopt(queue, is_recorded, is_present=True)
             return
         self._made(None, is_recorded)
 
@@ -599,7 +615,7 @@ class Connection(Peer[_core.MqttLink], Consumer):
             return
         try:
             outcome = (
-                self._sessions.make(self._session, self._expiry_s) if new is None
+                self._sessions.make(self._session, self._terms.expiry_s) if new is None
                 else new.declare()
             )  # fmt: skip
         except ChannelError as error:
@@ -670,7 +686,6 @@ class Connection(Peer[_core.MqttLink], Consumer):
             self._refuse(Reason.PACKET_TOO_LARGE)
             return
         self.link.write(told)
-        self.receive_maximum = min(wanted.receive_maximum, config.mqtt_max_inflight_messages)
         self.link.set_limits(MAX_CONNECT, config.mqtt_max_packet_size, 1.5 * self.keep_alive_s)
         self.link.mqtt_open(
             self.level, queue.core, self._sessions.exchange.core,
@@ -693,7 +708,7 @@ class Connection(Peer[_core.MqttLink], Consumer):
             return {}
         told: dict[int, Any] = {}
         granted_s = self._sessions.expiry_s(queue)
-        if granted_s != self._expiry_s:
+        if granted_s != self._terms.expiry_s:
             told[properties.SESSION_EXPIRY] = granted_s
         if not wanted.client_id:
             told[properties.ASSIGNED_CLIENT_ID] = self.client_id
@@ -903,11 +918,11 @@ class Connection(Peer[_core.MqttLink], Consumer):
             self.on_lost("")
             return
         if said.session_expiry_s is not None:
-            if said.session_expiry_s and not self._expiry_s:
+            if said.session_expiry_s and not self._terms.expiry_s:
                 raise PacketError(Reason.PROTOCOL_ERROR, "a session without end was not asked for")
-            if self._queue is not None and said.session_expiry_s != self._expiry_s:
+            if self._queue is not None and said.session_expiry_s != self._terms.expiry_s:
                 self._sessions.set_expiry(self._queue, said.session_expiry_s)
-            self._expiry_s = said.session_expiry_s
+            self._terms = self._terms._replace(expiry_s=said.session_expiry_s)
         if said.text:
             self._log.info("closed by the client: %s", said.text)
         self._leave(has_will=said.reason != Reason.SUCCESS)
@@ -949,7 +964,7 @@ class Connection(Peer[_core.MqttLink], Consumer):
         self.link.mqtt_close()
         for text in list(self._shared or ()):
             self._quit(text)
-        most_s = sessions.granted_s(self._expiry_s)
+        most_s = sessions.granted_s(self._terms.expiry_s)
         if queue is not None:
             most_s = sessions.expiry_s(queue)
             queue.remove_consumer(self)
