@@ -146,6 +146,60 @@ def accept(fd: int) -> tuple[int, tuple[str, int], tuple[str, int]] | None:
     Raises: OSError.
     """
 
+def shown(host: str, port: int) -> str:
+    """An address for names and logs."""
+
+@final
+class Endpoints:
+    """The two ends of a connection. Never changed."""
+
+    def __init__(
+        self,
+        peer_host: str,
+        peer_port: int,
+        host: str,
+        port: int,
+        is_loopback: bool,
+        tls: Any = None,
+    ) -> None: ...
+    @property
+    def peer_host(self) -> str:
+        """IP address of the client, an IPv4 one never inside IPv6."""
+
+    @property
+    def peer_port(self) -> int: ...
+    @property
+    def host(self) -> str:
+        """The address of ours that it has come to."""
+
+    @property
+    def port(self) -> int: ...
+    @property
+    def is_loopback(self) -> bool:
+        """Whether the peer is on this machine."""
+
+    @property
+    def tls(self) -> Any:
+        """What TLS was agreed on, a `TlsInfo` of `lavinmq.listeners.endpoints`, or None."""
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether the client's certificate names a user."""
+
+    @property
+    def peer(self) -> str:
+        """The address of the client."""
+
+    @property
+    def name(self) -> str:
+        """What the connection is called."""
+
+    def with_tls(self, tls: Any) -> Endpoints:
+        """The same ends, with TLS between them."""
+
+    def afar(self) -> Endpoints:
+        """The same ends, whose peer does not count as one on this machine."""
+
 def map_large_blocks() -> None:
     """Have the C library map memory blocks of 128 KiB and more one by one, for this whole process:
     cut from the heap, as it prefers after a while, what they leave is not given back."""

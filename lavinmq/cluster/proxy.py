@@ -14,7 +14,6 @@ import math
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
@@ -268,7 +267,7 @@ def _begin(listener: Listener) -> None:
 def _header(ends: Endpoints) -> bytes:
     """What tells the leader whose connection it is."""
     is_doubtful = is_loopback(ends.peer_host) and not ends.is_loopback
-    if is_doubtful or replace(ends, tls=None) == UNIX:
+    if is_doubtful or ends.name == UNIX.name:
         # Nobody's. A proxy here that is not trusted has spoken: it is no client of this machine.
         return header_v2(None, None)
     return header_v2((ends.peer_host, ends.peer_port), (ends.host, ends.port))

@@ -14,7 +14,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from sys import intern
 from typing import TYPE_CHECKING, Final
@@ -292,11 +292,11 @@ class Arrival:
         if trusted is not None and self._ends.peer_host not in trusted:
             self._log.warning("its PROXY header is ignored, it is not a trusted source")
             # A proxy here that nobody has listed would make everybody a client of this machine.
-            self._ends = replace(self._ends, is_loopback=False)
+            self._ends = self._ends.afar()
         elif header.peer is not None and header.local is not None:
             self._ends = between(header.peer, header.local, header.tls)
         elif header.tls is not None:
-            self._ends = replace(self._ends, tls=header.tls)
+            self._ends = self._ends.with_tls(header.tls)
         if self._steps.is_peer and not self._reception.recount(self, self._ends):
             raise _GoneError
 
@@ -313,7 +313,7 @@ class Arrival:
             yield from self._shake_hands(tls)
         except OSError as error:
             yield from self._refuse(error)
-        self._ends = replace(self._ends, tls=self._tls_info(tls))
+        self._ends = self._ends.with_tls(self._tls_info(tls))
 
     def _read_name(self) -> Generator[Wait, None, str | None]:
         while True:

@@ -9,6 +9,10 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
+from lavinmq._core import Endpoints, shown
+
+__all__ = ["UNIX", "Endpoints", "TlsInfo", "between", "is_loopback", "plain", "shown"]
+
 
 @dataclass(frozen=True, slots=True)
 class TlsInfo:
@@ -19,35 +23,6 @@ class TlsInfo:
     cipher: str
     login: str | None = None
     """The user whom a certificate names that we have verified ourselves."""
-
-
-@dataclass(slots=True)  # frozen ones take thrice as long to make
-class Endpoints:
-    """The two ends of a connection; hosts are IP addresses, an IPv4 one never inside IPv6. Never
-    changed."""
-
-    peer_host: str
-    peer_port: int
-    host: str
-    port: int
-    is_loopback: bool
-    """Whether the peer is on this machine."""
-    tls: TlsInfo | None = None
-
-    @property
-    def is_verified(self) -> bool:
-        """Whether the client's certificate names a user."""
-        return self.tls is not None and self.tls.login is not None
-
-    @property
-    def peer(self) -> str:
-        """The address of the client."""
-        return shown(self.peer_host, self.peer_port)
-
-    @property
-    def name(self) -> str:
-        """What the connection is called."""
-        return f"{self.peer} -> {shown(self.host, self.port)}"
 
 
 UNIX = Endpoints("127.0.0.1", 0, "127.0.0.1", 0, True)
@@ -70,8 +45,3 @@ def plain(host: str) -> str:
 def is_loopback(host: str) -> bool:
     """Loopback, also as an IPv4 address inside an IPv6 one; the kernel writes it one way only."""
     return host.startswith(("127.", "::ffff:127.")) or host == "::1"
-
-
-def shown(host: str, port: int) -> str:
-    """Return an address for names and logs."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
