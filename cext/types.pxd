@@ -1384,8 +1384,8 @@ cdef struct packet_t:
 cdef struct packets_t:          # open addressing by id
     packet_t* slots
     u32 cap                     # a power of two, or 0
-    u32 shift                   # 32 less its logarithm
-    u32 n
+    u16 n
+    u8 shift                    # 32 less the logarithm of that power
 
 cdef struct returned_t:         # where a message is that went back while it was in flight
     u32 seg
@@ -1408,9 +1408,9 @@ cdef struct session_t:          # of a client, as long as its queue lives
     returned_t* returned        # open addressing by position, NULL = none
     u32 cap_returned            # a power of two
     u32 n_returned
-    u16 last_id
     link_t* link                # of the client, NULL = it is away
     u64 n_dropped               # for a slow or absent client, or too large for it
+    u16 last_id
 
 cdef struct session_log_t:      # who keeps sessions on disk: first member of it
     # Whether it was kept: 0, or -1 with errno.

@@ -37,7 +37,7 @@ cdef int packets_grow(packets_t* t) noexcept nogil:
     cdef packet_t* slots = <packet_t*>calloc(cap, sizeof(packet_t))
     if slots == NULL:
         return -1
-    t.shift = t.shift - 1 if old else 29
+    t.shift = <u8>(t.shift - 1 if old else 29)
     t.slots = slots
     t.cap = cap
     for i in range(old):
@@ -54,7 +54,7 @@ cdef int packets_grow(packets_t* t) noexcept nogil:
 cdef inline bint packets_have_room(packets_t* t) noexcept nogil:
     """Whether one more id can be noted; false: out of memory. To be asked before its message goes
     out, or is stored: neither can be taken back. Cost: 1 ns."""
-    return (t.n + 1) * 2 <= t.cap or packets_grow(t) == 0
+    return (<u32>t.n + 1) * 2 <= t.cap or packets_grow(t) == 0
 
 
 # hot
@@ -62,7 +62,7 @@ cdef inline packet_t* packets_add(packets_t* t, u16 id) noexcept nogil:
     """A new entry for an id that is not there. packets_have_room was asked."""
     cdef u32 at = packets_home(t, id)
     cdef packet_t* p
-    lmq_assert((t.n + 1) * 2 <= t.cap)
+    lmq_assert((<u32>t.n + 1) * 2 <= t.cap)
     while t.slots[at & (t.cap - 1)].id:
         at += 1
     p = &t.slots[at & (t.cap - 1)]
