@@ -297,7 +297,11 @@ def test_a_shovel_stays_paused_when_the_disk_refuses_to_let_it_go_on(
     path = "/api/parameters/shovel/%2F/s"
     value = {"src-uri": "amqp://", "src-queue": "from", "dest-uri": "amqp://", "dest-queue": "to"}
     assert broker.api("PUT", path, {"value": value}).status == 201
+    wait_for(lambda: channel.queue_declare("from", passive=True).method.consumer_count, "it runs")
     assert broker.api("PUT", "/api/shovels/%2F/s/pause?force=true").status == 204
+    wait_for(
+        lambda: not channel.queue_declare("from", passive=True).method.consumer_count, "it stops"
+    )
     channel.basic_publish("", "from", b"stays")
     disk.refuse(errno.ENOSPC)
 
