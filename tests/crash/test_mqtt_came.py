@@ -130,7 +130,7 @@ def test_nothing_is_lost_when_the_disk_has_the_ids_and_not_the_messages(
     records = recorded(on_disk, books)
     for broker, at in after_syncs(records, books, is_long, tmp_path, broker_factory, of_sessions):
         for name, found in books.received(broker, at).items():
-            assert max(found.values()) == 1, f"a message came twice to {name}: {found}"
+            assert max(found.values(), default=1) == 1, f"a message came twice to {name}: {found}"
 
 
 def test_nothing_comes_twice_after_a_kill_before_a_sync(
@@ -138,11 +138,14 @@ def test_nothing_comes_twice_after_a_kill_before_a_sync(
 ) -> None:
     books = Books()
     records = recorded(on_disk, books)
+    n = 0
     for broker, at in after_syncs(
         records, books, is_long, tmp_path, broker_factory, lambda _path: True
     ):
-        for name, found in books.received(broker, at).items():
-            assert max(found.values()) == 1, f"a message came twice to {name}: {found}"
+        for name, found in books.received(broker, at).items():  # the first sync may be before all
+            assert max(found.values(), default=1) == 1, f"a message came twice to {name}: {found}"
+            n += len(found)
+    assert n
 
 
 def test_what_goes_to_one_session_comes_once_after_a_kill_at_any_call(
