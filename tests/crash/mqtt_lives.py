@@ -1,18 +1,23 @@
-"""The life of a broker of MQTT, and what comes of it when it ends before any of its file calls."""
+"""Who publishes to a broker of MQTT, its life, and what comes of it when it ends at any call."""
 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
 from tests.crash.conftest import DiskFactory
+from tests.support import mqtt_bytes
 from tests.support.broker import Broker
 from tests.support.disk import Record
+from tests.support.mqtt_bytes import V5
+from tests.support.mqtt_peer import Peer
 from tests.support.power_loss import Reading, Survivors
 
 SHORT_CUTS, LONG_CUTS = 3, 60
+PUBREC, PUBREL, PUBCOMP = 5, 6, 7
 
 BrokerFactory = Callable[..., Broker]
 
@@ -22,6 +27,30 @@ class Story(Protocol):
 
     def run(self, broker: Broker) -> None:
         """Do it."""
+
+
+class Publisher:
+    """Publishes numbers to the topic t with QoS 2, and notes when each was answered."""
+
+    def __init__(self) -> None:
+        self.answered: dict[bytes, int] = {}
+
+    def say(self, writer: Peer, numbers: range) -> None:
+        """Publish, one packet behind the other: some come while there is a sync."""
+        for number in numbers:
+            body, packet_id = b"%d" % number, number + 1
+            writer.send(mqtt_bytes.publish(V5, "t", body, qos=2, packet_id=packet_id))
+
+    def finish(self, writer: Peer, numbers: range) -> None:
+        """Hear that they are safe, and let go of them."""
+        for number in numbers:
+            raw_id = (number + 1).to_bytes(2, "big")
+            assert writer.expect(PUBREC).body[:2] == raw_id
+            self.answered.setdefault(b"%d" % number, time.monotonic_ns())
+        for number in numbers:
+            raw_id = (number + 1).to_bytes(2, "big")
+            writer.send(mqtt_bytes.packet(PUBREL, raw_id, 2))
+            assert writer.expect(PUBCOMP).body[:2] == raw_id
 
 
 def recorded(on_disk: DiskFactory, story: Story) -> list[Record]:

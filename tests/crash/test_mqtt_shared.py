@@ -16,7 +16,13 @@ from typing import NamedTuple
 import pytest
 
 from tests.crash.conftest import EVERY_READING, DiskFactory
-from tests.crash.mqtt_lives import BrokerFactory, after_kills, after_losses_of_power, recorded
+from tests.crash.mqtt_lives import (
+    BrokerFactory,
+    Publisher,
+    after_kills,
+    after_losses_of_power,
+    recorded,
+)
 from tests.crash.test_mqtt_twice import (
     KEPT,
     PINGRESP,
@@ -52,25 +58,23 @@ class Event(NamedTuple):
     body: bytes | None
 
 
-class Books:
+class Books(Publisher):
     """What was answered and received, with the times."""
 
     def __init__(self) -> None:
-        self.answered: dict[bytes, int] = {}
+        super().__init__()
         self.events: list[Event] = []
-        self.subscribed_ns = 0
 
     def run(self, broker: Broker) -> None:
         """Publish in bursts, between which members receive."""
         members = {name: self._member(broker, name) for name in MEMBERS}
-        self.subscribed_ns = time.monotonic_ns()
         with Peer(broker.mqtt_port, V5) as writer:
             writer.connect("writer")
             for first in range(0, FIRST, BURST):
-                self._say(writer, range(first, first + BURST))
+                self.say(writer, range(first, first + BURST))
                 for name, each in members.items():
                     self._receive(name, each)
-                self._finish(writer, range(first, first + BURST))
+                self.finish(writer, range(first, first + BURST))
                 if first // BURST == GOES_AT - 1:
                     members["one"].socket.close()
                     members["one"] = self._member(broker, "one")
@@ -105,22 +109,6 @@ class Books:
                 if raw_id[1] % 2:
                     peer.send(mqtt_bytes.packet(PUBCOMP, raw_id))
 
-    def _say(self, writer: Peer, numbers: range) -> None:
-        for number in numbers:
-            body, packet_id = b"%d" % number, number + 1
-            writer.send(mqtt_bytes.publish(V5, "t", body, qos=2, packet_id=packet_id))
-
-    def _finish(self, writer: Peer, numbers: range) -> None:
-        """Hear that they are safe, and let go of them."""
-        for number in numbers:
-            raw_id = (number + 1).to_bytes(2, "big")
-            assert writer.expect(PUBREC).body[:2] == raw_id
-            self.answered.setdefault(b"%d" % number, time.monotonic_ns())
-        for number in numbers:
-            raw_id = (number + 1).to_bytes(2, "big")
-            writer.send(mqtt_bytes.packet(PUBREL, raw_id, 2))
-            assert writer.expect(PUBCOMP).body[:2] == raw_id
-
     def check(self, broker: Broker, before_ns: int) -> None:
         """Go on as if everybody had lost power then."""
         receivers = {name: Receiver() for name in MEMBERS}
@@ -130,8 +118,8 @@ class Books:
         peers = {name: self._member(broker, name) for name in MEMBERS}
         with Peer(broker.mqtt_port, V5) as writer:
             writer.connect("another")
-            self._say(writer, range(FIRST, FIRST + MORE))
-            self._finish(writer, range(FIRST, FIRST + MORE))
+            self.say(writer, range(FIRST, FIRST + MORE))
+            self.finish(writer, range(FIRST, FIRST + MORE))
         answered = {body for body, at in self.answered.items() if at < before_ns}
         answered |= {b"%d" % number for number in range(FIRST, FIRST + MORE)}
         self._take_all(peers, receivers, answered)

@@ -17,7 +17,13 @@ from typing import NamedTuple
 import pytest
 
 from tests.crash.conftest import EVERY_READING, DiskFactory
-from tests.crash.mqtt_lives import BrokerFactory, after_kills, after_losses_of_power, recorded
+from tests.crash.mqtt_lives import (
+    BrokerFactory,
+    Publisher,
+    after_kills,
+    after_losses_of_power,
+    recorded,
+)
 from tests.support import mqtt_bytes
 from tests.support.broker import Broker
 from tests.support.mqtt_bytes import V5
@@ -64,11 +70,11 @@ class Receiver:
             self.taken[body] += 1
 
 
-class Books:
+class Books(Publisher):
     """What was answered and received, with the times."""
 
     def __init__(self) -> None:
-        self.answered: dict[bytes, int] = {}
+        super().__init__()
         self.events: list[Event] = []
         self.subscribed_ns = 0
         self._heard: dict[int, deque[bytes]] = {PUBLISH: deque(), PUBREL: deque()}
@@ -81,10 +87,10 @@ class Books:
             self.subscribed_ns = time.monotonic_ns()
             writer.connect("writer")
             for first in range(0, FIRST, BURST):
-                self._say(writer, range(first, first + BURST))
+                self.say(writer, range(first, first + BURST))
                 for number in range(first, first + BURST):
                     self._receive(taker, number)
-                self._finish(writer, range(first, first + BURST))
+                self.finish(writer, range(first, first + BURST))
 
     def _receive(self, taker: Peer, number: int) -> None:
         """Receive a message, and go on with it to a state of its own."""
@@ -107,23 +113,6 @@ class Books:
             self._heard[packet.kind].append(raw_id)
         return heard.popleft()
 
-    def _say(self, writer: Peer, numbers: range) -> None:
-        """Publish, one packet behind the other: some come while there is a sync."""
-        for number in numbers:
-            body, packet_id = b"%d" % number, number + 1
-            writer.send(mqtt_bytes.publish(V5, "t", body, qos=2, packet_id=packet_id))
-
-    def _finish(self, writer: Peer, numbers: range) -> None:
-        """Hear that they are safe, and let go of them."""
-        for number in numbers:
-            raw_id = (number + 1).to_bytes(2, "big")
-            assert writer.expect(PUBREC).body[:2] == raw_id
-            self.answered.setdefault(b"%d" % number, time.monotonic_ns())
-        for number in numbers:
-            raw_id = (number + 1).to_bytes(2, "big")
-            writer.send(mqtt_bytes.packet(PUBREL, raw_id, 2))
-            assert writer.expect(PUBCOMP).body[:2] == raw_id
-
     def check(self, broker: Broker, before_ns: int) -> None:
         """Go on as if everybody had lost power then."""
         receiver = Receiver()
@@ -135,8 +124,8 @@ class Books:
             if before_ns < self.subscribed_ns:
                 taker.subscribe(("t", 2))
             writer.connect("another")
-            self._say(writer, range(FIRST, FIRST + MORE))
-            self._finish(writer, range(FIRST, FIRST + MORE))
+            self.say(writer, range(FIRST, FIRST + MORE))
+            self.finish(writer, range(FIRST, FIRST + MORE))
             answered = {body for body, at in self.answered.items() if at < before_ns}
             answered |= {b"%d" % number for number in range(FIRST, FIRST + MORE)}
             self._take_all(taker, receiver, answered)
