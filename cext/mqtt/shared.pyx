@@ -73,13 +73,14 @@ cdef bint shared_move(mqtt_t* s, queue_t* q, const publish_t* m, const origin_t*
     deleted in q, see shared_moved."""
     cdef loop_t* loop = q.loop
     cdef store_t* to = &s.queue.store
-    cdef u32 before = to.wseg.id, pos = to.wseg.size
+    cdef u32 before, pos
     cdef bint is_taken
-    if s.queue.is_deleted or queue_cannot_take(s.queue):
+    if queue_cannot_take(s.queue):      # one that is closed has no segment
         return False
     loop_begin_move(loop, q)
     if loop_expect_takers(loop, 1):
         return False
+    before, pos = to.wseg.id, to.wseg.size
     if to.is_durable:
         loop_note_taker(loop, s.queue)
     loop.is_moving = True       # a delivery could move what is read here
@@ -123,7 +124,9 @@ cdef bint shared_keep(mqtt_t* s, unacked_t* u, packet_t* p) noexcept nogil:
     if session_is_kept(s):
         s.log.origin(s.log, q, &rec, &origin)
     origin.subscription = consumer_subscription_id(k)
-    if not shared_move(s, q, &m, &origin, p):
+    if s.queue.is_deleted:
+        loop_begin_move(q.loop, q)      # it ends with its session, and goes nowhere
+    elif not shared_move(s, q, &m, &origin, p):
         return False
     at = spot_of(&rec, MOVE_ORDERED)
     shared_moved(q, &at)

@@ -223,3 +223,34 @@ def test_a_session_that_is_full_and_refuses_leaves_it_to_the_group(life: Life) -
     assert (life.group.ready, life.session.ready) == (1, 0)
     assert life.log.packets(MEMBER.encode()) == ([], [], [1])
     assert life.log.taken(MEMBER.encode()) == []
+
+
+def test_a_message_whose_session_is_deleted_ends_with_it(life: Life) -> None:
+    """An operator has deleted it while its client was being sent the message: the broker crashed.
+    5.0 [MQTT-4.8.2-5]."""
+    member = life.member()
+    life.publish(b"1")
+    assert len(member.got()) == 1
+    life.session.delete()
+
+    member.close()
+
+    assert (life.group.ready, life.group.unacked) == (0, 0)
+    assert life.member(NEW).got() == []
+
+
+def test_a_session_that_cannot_be_written_leaves_it_to_the_group(life: Life) -> None:
+    """The disk has closed the queue of the session: then it has no segment."""
+    member = life.member()
+    life.publish(b"1")
+    assert len(member.got()) == 1
+    shutil.rmtree(life.directory / f"mqtt.{MEMBER}", ignore_errors=True)
+    (life.directory / f"mqtt.{MEMBER}").touch()
+    _core.mqtt_enqueue(life.session, b"t", b"lost", 1, False)
+    life.bench.events.run()
+    assert life.session.is_closed
+
+    member.close()
+
+    assert (life.group.ready, life.group.unacked) == (1, 0)
+    assert [each.body for each in life.member(NEW).got()] == [b"1"]
