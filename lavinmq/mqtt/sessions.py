@@ -126,7 +126,10 @@ class Sessions:
             raw, queue = _raw(client_id), self.find(client_id)
             will = kept_wills.decode(kept.fact(raw, kept_wills.KEY) or b"")
             if queue is not None and not self.expiry_s(queue):
-                self.remove(queue)  # it was to end with the connection, which the broker has ended
+                # It was to end with the connection, which the broker has ended, and with it what
+                # its client was being sent of a shared subscription.
+                self._restore_packets(kept, raw, queue)
+                self.remove(queue)
                 queue = self.find(client_id)
             if queue is not None:
                 for packet_id in self._restore_packets(kept, raw, queue):

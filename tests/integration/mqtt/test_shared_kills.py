@@ -144,6 +144,25 @@ def test_a_message_for_a_session_that_ends_goes_to_nobody_else_after_a_kill(
             assert two.has_silence(SILENCE_S)
 
 
+def test_a_message_for_a_session_that_ends_by_the_kill_goes_to_nobody_else(own: NewBroker) -> None:
+    """5.0 [MQTT-4.8.2-5]: the session was kept, and resumed without an expiry interval."""
+    broker = own()
+    leave(broker, "one")
+    one = member(broker, "one", properties=block())
+    publish(broker, b"1")
+    one.message(is_acked=False)
+    leave(broker, "two")
+
+    kill(broker, one)
+
+    with member(broker, "two") as two:
+        assert two.has_silence(SILENCE_S)
+        publish(broker, b"2")
+        assert two.message().payload == b"2"
+    with Peer(broker.mqtt_port, V5) as one:
+        assert one.connect("one", **KEPT)[0] == 0
+
+
 def test_messages_of_qos_1_and_those_that_nobody_was_sent_go_to_another_member_after_a_kill(
     own: NewBroker,
 ) -> None:
