@@ -119,6 +119,7 @@ class Taker(Consumer):
     def stop(self) -> None:
         """The queue is gone."""
         self.core.cancel()
+        self._connection.share_again(self)
 
 
 class Connection(Peer[_core.MqttLink], Consumer):
@@ -870,6 +871,14 @@ class Connection(Peer[_core.MqttLink], Consumer):
             self._shared = {}
         self._shared[text] = queue, consumer
         return consumer
+
+    def share_again(self, taker: Taker) -> None:
+        """A queue has been deleted from which it was served. A shared subscription goes on with a
+        new one: an operator who deletes what waits there does not end it."""
+        texts = [text for text, (_, each) in (self._shared or {}).items() if each is taker]
+        for text in filter(filters.shared, texts):
+            if self._queue is not None and not self._sessions.stores.are_over():
+                self._join(self._queue, text, bool)
 
     def _quit(self, text: str) -> None:
         """Get nothing of a shared subscription any more."""

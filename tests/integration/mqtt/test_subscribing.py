@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from urllib.parse import quote
 
 import pytest
 
@@ -158,6 +159,24 @@ def test_identifiers_of_subscriptions_come_with_messages(peer: NewPeer) -> None:
     found = client.message()
     assert sorted((found.properties[:2], found.properties[2:])) == [b"\x0b\x05", b"\x0b\x07"]
     client.ping()
+
+
+def test_a_shared_subscription_goes_on_when_its_queue_is_deleted(
+    peer: NewPeer, mqtt: Broker
+) -> None:
+    """An operator has deleted it: what came afterwards was acknowledged, and nobody got it."""
+    topic, member, sender = new(), peer(V5), peer(V5)
+    member.connect(new("c"))
+    assert member.subscribe((f"$share/group/{topic}", 1)) == [1]
+    sender.connect(new("c"))
+    path = "/api/queues/%2F/" + quote(f"mqtt.$share/group/{topic}", safe="")
+
+    assert Api(mqtt)("DELETE", path).status == 204
+
+    wait_for(lambda: Api(mqtt)("GET", path).status == 200, "there is no new one")
+    sender.publish(topic, b"1", 1)
+    assert member.message().payload == b"1"
+    assert member.unsubscribe(f"$share/group/{topic}") == [0]
 
 
 @pytest.mark.parametrize("level", VERSIONS)
