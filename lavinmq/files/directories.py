@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -83,7 +84,8 @@ def set_aside(path: Path, changes: Changes) -> Path | None:
 
 
 def remove_tree(path: Path, changes: Changes) -> None:
-    """Remove a directory with all that is in it; one that is missing is no error.
+    """Remove a directory with all that is in it; one that is missing is no error, nor is a file
+    that goes meanwhile: a large message may have been on its way into it.
 
     A file, or a link to elsewhere, goes without what it leads to."""
     if path.is_symlink() or (path.exists() and not path.is_dir()):
@@ -97,5 +99,6 @@ def remove_tree(path: Path, changes: Changes) -> None:
         if entry.is_dir(follow_symlinks=False):
             remove_tree(Path(entry.path), changes)
         else:
-            changes.unlink(entry.path)
+            with suppress(FileNotFoundError):
+                changes.unlink(entry.path)
     changes.remove_directory(path)

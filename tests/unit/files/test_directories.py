@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lavinmq.files.changes import Changes
+from lavinmq.files.changes import Changes, Name
 from lavinmq.files.deleted import DOOMED, DeletedFiles
-from lavinmq.files.directories import hashed, matching
+from lavinmq.files.directories import hashed, matching, remove_tree
 from lavinmq.files.saving import Disk
 from lavinmq.process import log
 from lavinmq.vhost import dedup
@@ -69,3 +69,25 @@ def test_keys_of_exchanges_that_are_gone_are_removed_and_nothing_else(tmp_path: 
     assert list(dedup.remove_others(tmp_path, {known}, Changes())) == []
 
     assert set(tmp_path.iterdir()) == kept
+
+
+class HastyChanges(Changes):
+    """Somebody else removes each file just before."""
+
+    def unlink(self, path: Name) -> None:
+        """Remove what is not there any more."""
+        Path(path).unlink()
+        super().unlink(path)
+
+
+def test_a_directory_goes_with_a_file_that_goes_meanwhile(tmp_path: Path) -> None:
+    """A large message was on its way into the queue: the other files stayed until the next
+    start."""
+    path = tmp_path / "q"
+    path.mkdir()
+    for name in ("msgs.0000000001", "tmp.msgs.0000000017"):
+        (path / name).touch()
+
+    remove_tree(path, HastyChanges())
+
+    assert not path.exists()
