@@ -125,7 +125,7 @@ cdef class MqttLink(Link):
         self.t.mqtt = s
         self.t.state = LINK_OPEN
         self.t.frame_max = BLOCK_SIZE
-        if session.q.ready == 0 and s.session.n_returned:
+        if session.q.ready == 0 and s.session.n_returned and not session.q.is_closed:
             session_forget_returned(s.session)
         s.session.link = &self.t
         session.q.n_consumers += 1

@@ -12,7 +12,8 @@ def mqtt_restore(Queue queue not None, list received not None, list sent not Non
     `released`, ids whose PUBCOMP is awaited.
 
     Returns: ids of messages of QoS 2 that are not in the queue's files, or were another queue's:
-    they are released, which the log has to know before another message comes to their place."""
+    they are released, which the log has to know before another message comes to their place. Of a
+    queue that cannot be read nobody knows: an operator may mend it."""
     cdef u32 seg
     cdef u8 qos
     cdef list gone = []
@@ -26,7 +27,8 @@ def mqtt_restore(Queue queue not None, list received not None, list sent not Non
         restore_packet(&s.sent, id, PACKET_RELEASED)
     for id, seg, pos in sent:
         qos = 2 if seg & SENT_TWICE else 1
-        if qos == 2 and not store_reaches(&queue.q.store, seg & ~SENT_TWICE, pos):
+        if qos == 2 and not queue.q.is_closed and not store_reaches(
+                &queue.q.store, seg & ~SENT_TWICE, pos):
             restore_packet(&s.sent, id, PACKET_RELEASED)
             gone.append(id)
         elif (restore_packet(&s.sent, id, PACKET_SENT, qos)

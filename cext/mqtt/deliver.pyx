@@ -206,7 +206,7 @@ cdef bint mqtt_queue_deliver(queue_t* q) noexcept nogil:
             left -= AGAIN_BYTES
         if not deliver_one(k, q, &rec):
             break
-    if q.ready == 0 and q.session != NULL and q.session.n_returned:
+    if q.ready == 0 and q.session != NULL and q.session.n_returned and not q.is_closed:
         session_forget_returned(q.session)
     q.loop.work += <u32>((DELIVER_BUDGET - left) >> 5)
     return is_more

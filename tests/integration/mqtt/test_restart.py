@@ -7,6 +7,7 @@ import json
 import subprocess
 from pathlib import Path
 
+from lavinmq.files.directories import hashed
 from tests.integration.mqtt.conftest import NewBroker
 from tests.support.api import Api
 from tests.support.mqtt_bytes import V5, V311, block
@@ -41,6 +42,35 @@ def test_what_was_acknowledged_survives_a_kill(own: NewBroker) -> None:
             assert [each.qos for each in found] == [1, 2, 1, 2, 1, 1]
             client.publish(f"t{level}/new", b"after", 1)
             assert client.message().payload == b"after"
+
+
+def test_a_session_that_cannot_be_read_keeps_its_packet_identifiers(own: NewBroker) -> None:
+    """3.1.1 [MQTT-4.4.0-1], 5.0 [MQTT-4.4.0-1]: its queue is closed until an operator has mended
+    it. The client got PUBREL, and then the message of QoS 2 once more with another identifier."""
+    broker = own()
+    with Peer(broker.mqtt_port, V5) as client, Peer(broker.mqtt_port, V5) as sender:
+        client.connect("kept", **KEPT)
+        client.subscribe(("t", 2))
+        sender.connect("sender")
+        sender.publish("t", b"m", 2)
+        first = client.message(is_acked=False)
+        broker.kill()
+    (segment,) = Path(broker.data_dir).glob(f"*/{hashed('mqtt.kept')}/msgs.*")
+    aside = segment.rename(segment.with_name("aside"))
+    segment.mkdir()
+
+    broker.start()
+
+    with Peer(broker.mqtt_port, V5) as client:
+        assert client.connect("kept", **KEPT)[0] == 1
+        assert client.has_silence()
+    segment.rmdir()
+    aside.rename(segment)
+    assert Api(broker)("PUT", "/api/queues/%2F/mqtt.kept/restart").status == 204
+    wait_for(lambda: Api(broker).get("/api/queues/%2F/mqtt.kept")["messages"], "stays closed")
+    with Peer(broker.mqtt_port, V5) as client:
+        assert client.connect("kept", **KEPT)[0] == 1
+        assert client.message() == first._replace(dup=True)
 
 
 def test_a_replaced_subscription_is_the_one_that_comes_back(own: NewBroker) -> None:
