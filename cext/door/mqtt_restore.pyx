@@ -89,7 +89,9 @@ def mqtt_restore_taken(Queue queue not None, Exchange exchange not None, Session
         source = sources.get(origin.key)
         if source is not None:
             source.q.deliver = mqtt_queue_deliver
-        if packets_find(&s.session.sent, id) == NULL and not shared_restore(
+        if pos == 0 and source is not None and source.q.is_closed:
+            restore_packet(&s.session.sent, id, PACKET_SENT)    # a later start may read it
+        elif packets_find(&s.session.sent, id) == NULL and not shared_restore(
                 &s, source.q if source is not None else NULL, id, seg, pos, &origin):
             restore_packet(&s.session.sent, id, PACKET_RELEASED)
             gone.append(id)

@@ -5,10 +5,12 @@ MQTT 5.0, section 4.8.2.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lavinmq.files.directories import hashed
 from tests.integration.mqtt.conftest import NewBroker
 from tests.support.api import Api
 from tests.support.broker import Broker
@@ -161,6 +163,35 @@ def test_a_message_for_a_session_that_ends_by_the_kill_goes_to_nobody_else(own: 
         assert two.message().payload == b"2"
     with Peer(broker.mqtt_port, V5) as one:
         assert one.connect("one", **KEPT)[0] == 0
+
+
+def test_a_message_that_a_start_cannot_read_is_its_members_when_a_later_one_can(
+    own: NewBroker,
+) -> None:
+    """5.0 [MQTT-4.8.2-4]: the queue of the group is closed meanwhile. Another member got it then,
+    and the first one PUBREL."""
+    broker = own()
+    one = join(broker, "one")
+    publish(broker, b"1")
+    first = one.message(is_acked=False)
+    leave(broker, "two")
+    broker.kill()
+    one.socket.close()
+    (segment,) = Path(broker.data_dir).glob(f"*/{hashed(f'mqtt.{SHARED}')}/msgs.*")
+    aside = segment.rename(segment.with_name("aside"))
+    segment.mkdir()
+    broker.start()
+    with member(broker, "one") as one:
+        assert one.has_silence(SILENCE_S)
+    broker.kill()
+    segment.rmdir()
+    aside.rename(segment)
+
+    broker.start()
+
+    with member(broker, "two") as two, member(broker, "one") as one:
+        assert one.message() == again(first)
+        assert two.has_silence(SILENCE_S)
 
 
 def test_messages_of_qos_1_and_those_that_nobody_was_sent_go_to_another_member_after_a_kill(
