@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.support.control import control_path
 from tests.support.nursery import Process, begin, broker_command
 from tests.support.patience import PATIENCE
 from tests.support.ports import HOST, free_port
@@ -64,8 +65,7 @@ class Broker:
         self.http_port = free_port() if http else -1
         self.metrics_port = free_port() if http else -1
         self.mqtt_port = free_port() if mqtt else -1
-        # A path in the data directory may be longer than a socket's can be.
-        self.control_path = f"/tmp/lavinmqctl-test-{self.port}.sock" if http else ""
+        self.control_path = control_path(self.port) if http else ""
         self.data_dir = data_dir
         self.log_path = log_path or data_dir.with_name(data_dir.name + ".log")
         self._args = list(args)

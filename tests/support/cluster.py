@@ -25,6 +25,7 @@ from pamqp import commands
 
 from tests.support.broker import is_answering
 from tests.support.certificates import Authority, Identity
+from tests.support.control import control_path
 from tests.support.etcd import EtcdCluster
 from tests.support.links import Link, owner_of
 from tests.support.nursery import Process, begin, broker_command
@@ -61,7 +62,7 @@ class ClusterNode:
         self.port, self.http_port, self.mqtt_port = free_port(), free_port(), free_port()
         self.metrics_port, self.clustering_port = free_port(), free_port()
         self.reads_port = free_port() if cluster.has_readers else -1
-        self.control_path = f"/tmp/lavinmqctl-test-{self.port}.sock"
+        self.control_path = control_path(self.port)
         self.data_dir = cluster.directory / f"n{number}"
         self.log_path = cluster.directory / f"n{number}.log"
         self.gate: Link | None = None

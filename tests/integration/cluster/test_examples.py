@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 from pamqp import commands
 
+from tests.support.control import control_path
 from tests.support.etcd import WHY_NOT, EtcdCluster
 from tests.support.nursery import broker_command
 from tests.support.patience import PATIENCE
@@ -73,7 +74,7 @@ class Pod:
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
         self.log = directory / f"{name}.log"
-        self.control_path = f"/tmp/lavinmqctl-test-{self.ports['amqp']}.sock"
+        self.control_path = control_path(self.ports["amqp"])
 
     def here(self, text: str) -> str:
         """What a pod says, for this machine."""
