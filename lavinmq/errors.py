@@ -14,6 +14,7 @@ Scope = Literal["connection", "channel", "return", "either", "unused"]
 MAX_REPLY_TEXT = 255
 """Bytes of a short string: the most a reply text may have on the wire."""
 TOO_FEW = "too few nodes of the cluster are in sync"
+LOW_DISK = "Server low on disk space"
 
 
 class ReplyCode(IntEnum):
@@ -86,6 +87,10 @@ class ConnectionError_(ProtocolError):
     """Closes the connection. The underscore keeps the built-in ConnectionError reachable."""
 
 
+class LowOnDiskError(ChannelError):
+    """406 for want of room; the HTTP API has a status of its own for that."""
+
+
 class StoreError(Exception):
     """The files of one queue cannot be used; that queue is closed, the broker goes on."""
 
@@ -114,3 +119,8 @@ def reply_text(code: ReplyCode, text: str | None = None) -> str:
 def _is_continuation(byte: int) -> bool:
     """Whether the byte can only stand inside a UTF-8 character, not begin one."""
     return byte & 0xC0 == 0x80
+
+
+def low_on_disk(text: str = LOW_DISK) -> LowOnDiskError:
+    """Nothing is added while the disk is short of space."""
+    return LowOnDiskError(ReplyCode.PRECONDITION_FAILED, text)

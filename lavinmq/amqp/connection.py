@@ -26,7 +26,14 @@ from lavinmq.amqp.login import Login
 from lavinmq.amqp.walk_errors import walk_error
 from lavinmq.arguments.bounds import UNBOUNDED, TableBounds
 from lavinmq.arguments.names import refused
-from lavinmq.errors import ChannelError, ConnectionError_, ProtocolError, ReplyCode
+from lavinmq.errors import (
+    LOW_DISK,
+    ChannelError,
+    ConnectionError_,
+    ProtocolError,
+    ReplyCode,
+    low_on_disk,
+)
 from lavinmq.listeners.endpoints import Endpoints, TlsInfo, plain
 from lavinmq.listeners.peer import Peer
 from lavinmq.process.portions import behind, in_portions
@@ -43,7 +50,6 @@ if TYPE_CHECKING:
 HANDSHAKE_TIMEOUT_S: Final = 15.0
 CLOSE_TIMEOUT_S: Final = 15.0
 LINGER_S: Final = 2.0
-LOW_DISK: Final = "Server low on disk space"
 CHANNEL_OPEN_OK: Final = m.encode(m.ChannelOpenOk())
 CHANNEL_CLOSE_OK: Final = m.encode(m.ChannelCloseOk())
 CONNECTION_OPEN_OK: Final = m.encode(m.ConnectionOpenOk())
@@ -269,7 +275,7 @@ class Connection(Peer[_core.Link]):
             return
 
         def refuse() -> None:
-            raise ChannelError(ReplyCode.PRECONDITION_FAILED, LOW_DISK)
+            raise low_on_disk()
 
         self._guarded(channel, (m.BasicPublish.CLASS_ID, m.BasicPublish.METHOD_ID), refuse)
 

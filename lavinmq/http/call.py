@@ -18,6 +18,7 @@ import orjson
 
 from lavinmq.arguments.bounds import TableBounds
 from lavinmq.auth.standing import Standing
+from lavinmq.errors import low_on_disk
 from lavinmq.http import fields
 from lavinmq.http.access import table as access
 from lavinmq.http.access.table import Role
@@ -116,6 +117,11 @@ class Call:
         for which others were served meanwhile."""
         if not self.is_allowed_still():
             raise access_refused()
+
+    def check_room(self) -> None:
+        """Raises: LowOnDiskError while publishers are held, too: before something is added."""
+        if self.broker.loop.is_held:
+            raise low_on_disk()
 
     def take_payload(self, payload: LongString) -> None:
         """Parse the body but for its payload. Raises: ApiError 400, 413 for another long string."""

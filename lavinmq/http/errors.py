@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from lavinmq.errors import ProtocolError, ReplyCode
+from lavinmq.errors import LowOnDiskError, ProtocolError, ReplyCode
 from lavinmq.process.worker import NoThreadError
 
 
@@ -49,11 +49,6 @@ def too_large(limit: int) -> ApiError:
     return ApiError(413, "payload_too_large", f"A body may have {limit} bytes")
 
 
-def low_on_disk() -> ApiError:
-    """412: nothing is added while the disk is short of space."""
-    return ApiError(412, "precondition_failed", "Server low on disk space")
-
-
 def no_thread(error: NoThreadError) -> ApiError:
     """503: the machine has no more threads for us, now."""
     return ApiError(503, "service_unavailable", str(error))
@@ -66,4 +61,6 @@ def from_protocol(error: ProtocolError) -> ApiError:
         return access_refused(text)
     if error.code == ReplyCode.NOT_FOUND:
         return not_found(text)
+    if isinstance(error, LowOnDiskError):
+        return ApiError(412, "precondition_failed", text)
     return bad_request(text)

@@ -14,7 +14,7 @@ from lavinmq.arguments.exchange_types import (
     HISTORY_LENGTH,
     HISTORY_LENGTH_DEFAULT,
 )
-from lavinmq.arguments.names import failed
+from lavinmq.errors import low_on_disk
 from lavinmq.files.directories import hashed
 from lavinmq.process.portions import Portions
 from lavinmq.vhost.destination import Destination
@@ -49,7 +49,7 @@ class Histories:
     def check(self, exchange: Exchange, to: Destination) -> None:
         """Refuse a binding while publishers wait for the disk. Raises: ChannelError 406."""
         if self._loop.is_held and exchange.awaits(to):
-            raise failed(
+            raise low_on_disk(
                 f"Server low on disk space, can not bind '{to.name}': exchange '{exchange.name}'"
                 f" has {exchange.core.n_kept} messages for it"
             )

@@ -22,7 +22,7 @@ from lavinmq.arguments import exchange_types
 from lavinmq.arguments.names import check_name, check_prefix, failed, missing, refused
 from lavinmq.arguments.stream import is_stream
 from lavinmq.auth.identity import Identity
-from lavinmq.errors import ChannelError, DefinitionsError, ReplyCode
+from lavinmq.errors import ChannelError, DefinitionsError, ReplyCode, low_on_disk
 from lavinmq.fieldtable import EMPTY, FieldTable
 from lavinmq.files.definitions import BindingDef, ExchangeDef, News, QueueDef
 from lavinmq.files.deleted import DOOMED
@@ -658,7 +658,7 @@ class VHost:
         if not is_restored:
             self._check_queue_limit()
         if self._loop.is_held:
-            raise failed("Server low on disk space, can not create queue")
+            raise low_on_disk("Server low on disk space, can not create queue")
         check_queue(durable, exclusive, auto_delete, arguments)
         if self.recorded.is_left_out(name):
             raise failed(f"Queue '{name}' is of a kind that this release does not have")
@@ -677,7 +677,7 @@ class VHost:
             return queue, queue.is_stored and self.recorded.is_syncing
         self._check_queue_limit()
         if self._loop.is_held:
-            raise failed("Server low on disk space, can not create queue")
+            raise low_on_disk("Server low on disk space, can not create queue")
         again = partial(self.declare_session, name, durable, arguments)
         return self._make_queue(name, durable, not durable, None, arguments, again)
 

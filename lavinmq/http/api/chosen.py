@@ -16,7 +16,7 @@ from lavinmq import _core
 from lavinmq.http.api.browse import Pace
 from lavinmq.http.api.queues import check_not_locked, queue_of
 from lavinmq.http.call import Call, completed
-from lavinmq.http.errors import ApiError, bad_request, low_on_disk, not_found
+from lavinmq.http.errors import ApiError, bad_request, not_found
 from lavinmq.http.fields import Field, Fields
 from lavinmq.http.handler import JSON
 from lavinmq.http.routes import ROUTES
@@ -103,8 +103,7 @@ async def _sent(call: Call, *, is_copy: bool) -> dict[str, Any]:
     rights.check_usable(call.vhost.name, to)
     if to is queue:
         raise bad_request("Source and destination are the same")
-    if call.broker.loop.is_held:
-        raise low_on_disk()
+    call.check_room()
     returned = queue.core.returned
     chosen = _core.Chosen(queue.core, to.core, is_copy)
     said = await _settled(call, queue, chosen, ids, "copied" if is_copy else "moved")

@@ -18,7 +18,7 @@ from lavinmq.definitions_json.plan import Plan
 from lavinmq.definitions_json.reader import MOST_VALUES
 from lavinmq.http.call import Call, Reply, completed
 from lavinmq.http.encoding import Pieces, Rows, with_lists
-from lavinmq.http.errors import ApiError, access_refused, bad_request, low_on_disk
+from lavinmq.http.errors import ApiError, access_refused, bad_request
 from lavinmq.http.listing import Row, in_portions
 from lavinmq.http.routes import FORM, ROUTES, Query
 from lavinmq.process import log
@@ -95,8 +95,7 @@ async def _import(call: Call, content: bytes | bytearray | None) -> Reply:
     """Raises: ApiError 400 naming the entry; nothing has been changed then."""
     if content is None:
         raise bad_request("Request body required")
-    if call.broker.loop.is_low:
-        raise low_on_disk()
+    call.check_room()
     is_skipping = call.flag("skip_errors")
     document = Document(
         call.path.get("vhost"), call.table_bounds, is_skipping=is_skipping,

@@ -25,7 +25,7 @@ from lavinmq.http.api.exchanges import INTERNAL, by_name
 from lavinmq.http.api.queues import check_not_locked, queue_of
 from lavinmq.http.api.streams import offset_at
 from lavinmq.http.call import Call, Reply, completed, found
-from lavinmq.http.errors import ApiError, bad_request, low_on_disk, not_found
+from lavinmq.http.errors import ApiError, bad_request, not_found
 from lavinmq.http.fields import Field, to_integer
 from lavinmq.http.handler import JSON
 from lavinmq.http.listing import in_portions
@@ -97,8 +97,7 @@ async def publish(call: Call) -> dict[str, bool]:
     raw = properties.encode(_stamped(call, body["properties"]), call.table_bounds)
     _check_dead_letter(call, body["properties"])
     loop = call.broker.loop
-    if loop.is_held:
-        raise low_on_disk()
+    call.check_room()
     breaks = loop.breaks
     channel = local_channel(call)
     try:
@@ -442,6 +441,7 @@ async def move_messages(call: Call) -> dict[str, int]:
         raise bad_request("Source and destination are the same")
     if queue.is_stream:
         raise bad_request("Messages of a stream cannot be moved, only read")
+    call.check_room()
     moved, returned = 0, queue.core.returned
     move = _core.Move(queue.core, to.core)
     count = min(count, queue.core.ready)

@@ -16,7 +16,7 @@ from lavinmq import _core
 from lavinmq.files import stream_epochs
 from lavinmq.http.api.queues import check_not_locked, queue_of
 from lavinmq.http.call import NO_CONTENT, Call, Reply, completed, found
-from lavinmq.http.errors import ApiError, bad_request, low_on_disk
+from lavinmq.http.errors import ApiError, bad_request
 from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing
 from lavinmq.http.routes import ROUTES, Query
@@ -296,8 +296,7 @@ async def store_position(call: Call) -> Reply:
     core, offset = queue.core, call.body["offset"]
     if not 0 <= offset <= core.next_offset:
         raise bad_request(f"Field 'offset' must be between 0 and {core.next_offset}")
-    if call.broker.loop.is_held:
-        raise low_on_disk()
+    call.check_room()
     _store(core, call.path["consumer"], max(offset, core.first_offset))
     await completed(call.broker.loop.after_sync)  # it is written then
     return NO_CONTENT

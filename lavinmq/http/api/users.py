@@ -14,7 +14,7 @@ from lavinmq.auth.hashing import HashingBusy
 from lavinmq.auth.users import DIRECT_USER, User
 from lavinmq.http.api.permissions import permission_rows, user_of
 from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, found
-from lavinmq.http.errors import ApiError, bad_request, low_on_disk
+from lavinmq.http.errors import ApiError, bad_request
 from lavinmq.http.fields import Field
 from lavinmq.http.handler import JSON
 from lavinmq.http.listing import Listing, in_portions
@@ -97,8 +97,7 @@ async def put_user(call: Call) -> Reply:
     name, body = call.path["user"], call.body
     if name == DIRECT_USER:
         raise bad_request("Illegal user name")
-    if call.broker.loop.is_low:
-        raise low_on_disk()
+    call.check_room()
     try:
         if call.broker.users.get(name) is None:
             check_label("User", name)

@@ -27,10 +27,11 @@ def test_a_right_that_has_gone_while_a_password_was_hashed_is_missed() -> None:
 
     # There is no `put_user` of accounts: it must not be called.
     broker = SimpleNamespace(
-        loop=SimpleNamespace(is_low=False), users={},
+        loop=SimpleNamespace(is_held=False), users={},
         accounts=SimpleNamespace(hash_password=hash_password),
     )  # fmt: skip
     call: Any = SimpleNamespace(
+        check_room=lambda: None,
         path={"user": "eve"}, broker=broker, handler=SimpleNamespace(address="::1"),
         body={"password": "pw", "password_hash": None, "hashing_algorithm": None, "tags": "t"},
         check_still=check_still,
