@@ -503,6 +503,8 @@ SNI_PREFIXES = ("amqp_", "mqtt_", "http_")
 
 SETTINGS = MAIN + PROTOCOLS + FEATURES
 SECTIONS = ("main", "amqp", "mqtt", "mgmt", "clustering", "oauth", "experimental")
+# `[mqtt] enabled` is meant for MQTT, whatever other section has a key of that name.
+SAY_NOTHING_ALONE = frozenset({"enabled"})
 
 # Old place -> where the setting stands now. Still read, with a warning.
 MOVED = {

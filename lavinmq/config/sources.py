@@ -20,6 +20,7 @@ from lavinmq.config.conf_d import Part, read_parts
 from lavinmq.config.setting_types import is_boolean, shown
 from lavinmq.config.settings import (
     MOVED,
+    SAY_NOTHING_ALONE,
     SECTIONS,
     SETTINGS,
     SNI,
@@ -225,11 +226,7 @@ def _take_file(
             setting = table.get(place or (section, key))
             if setting is None:
                 known = {name: each for (place, name), each in table.items() if place == section}
-                values.note_unknown(
-                    f"Unknown setting {_quoted(key)} in section [{_plain(written)}]"
-                    f"{_place(source)}{hint(key, known)}",
-                    known.get(nearest(key, known)),
-                )
+                _note_unknown(values, key, written, source, known)
             elif place is None:
                 current.append((setting, value))
             else:
@@ -239,6 +236,23 @@ def _take_file(
     # A setting under its present name wins over its old one, wherever the two stand.
     for setting, value in moved + current:
         values.take(setting, value, source)
+
+
+def _note_unknown(
+    values: Values, key: str, written: str, source: str, known: Mapping[str, Setting]
+) -> None:
+    """Note a key that its section does not have. Args: known: those that it has.
+
+    Another section may have that very key: then it was meant, and stands in the wrong place.
+    """
+    elsewhere = [each for each in SETTINGS if each.key == key and key not in SAY_NOTHING_ALONE]
+    if len(elsewhere) == 1:
+        meant: Setting | None = elsewhere[0]
+        guess = f", did you mean {elsewhere[0].name}?"
+    else:
+        meant, guess = known.get(nearest(key, known)), hint(key, known)
+    text = f"Unknown setting {_quoted(key)} in section [{_plain(written)}]{_place(source)}{guess}"
+    values.note_unknown(text, meant)
 
 
 def _place(source: str) -> str:
@@ -277,11 +291,7 @@ def _take_sni(values: Values, written: str, content: Mapping[str, Given]) -> Non
         prefix = next((prefix for prefix in SNI_PREFIXES if key.startswith(prefix)), "")
         setting = table.get(key.removeprefix(prefix))
         if setting is None:
-            values.note_unknown(
-                f"Unknown setting {_quoted(key)} in section [{section}]{_place(given.source)}"
-                f"{hint(key, table)}",
-                table.get(nearest(key, table)),
-            )
+            _note_unknown(values, key, written, given.source, table)
             continue
         values.take_of_host(host, key, setting, given, written)
     if "tls_cert" not in content or not content["tls_cert"].text:

@@ -79,9 +79,10 @@ start with exit code 1 and one line that says where. A data directory that the b
 to, that is a file, or whose format it does not know, ends it with exit code 78 and a line that says
 what helps; the unit of packages does not start it again then. An unknown key is only warned about,
 and so is a variable that begins with `LAVINMQ_` and belongs to no setting; the warning names the
-known one that is most like it. Where data or access hang on that one, the unknown key stops the
-start as well, and so does the variable if it is 'true', 'false' or another such word, or names a
-file: a slip must not leave them without what protects them.
+known one that is most like it, or the section that has the key. Where data or access hang on that
+one, the unknown or misplaced key stops the start as well, and so does the variable if it is 'true',
+'false' or another such word, or names a file: a slip must not leave them without what protects
+them.
 
 **Effect** tells what a setting does in this version: *yes*; *live* — yes, and a reload changes the
 running broker; *not yet* — recognised and checked, setting it gives a warning in the log that says

@@ -176,6 +176,43 @@ def test_a_misspelt_key_cannot_leave_off_what_protects_data_or_access(
 
 
 @pytest.mark.parametrize(
+    ("section", "key", "place"),
+    [
+        ("amqp", "sync", "main"), ("mgmt", "tls_verify_peer", "main"),
+        ("main", "permission_check_enabled", "mqtt"), ("mqtt", "tcp_proxy_protocol", "amqp"),
+        ("sni:a", "login_throttling", "main"), ("main", "verify_aud", "oauth"),
+    ],
+)  # fmt: skip
+def test_a_key_in_another_section_cannot_leave_it_off_either(
+    load_ini: Loader, section: str, key: str, place: str
+) -> None:
+    """It was warned about, and the broker ran without what it protects."""
+    with pytest.raises(ConfigError) as raised:
+        load_ini(f"[{section}]\n{key} = true\n")
+
+    assert str(raised.value).startswith(
+        f"Unknown setting '{key}' in section [{section}], did you mean '{key}' in [{place}]?"
+        " Data or access hang on that one"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        ("[amqp]\nlog_level = debug\n", ", did you mean 'log_level' in [main]?"),
+        ("[main]\nport = 1\n", ""),  # three sections have one
+        ("[mqtt]\nenabled = true\n", ""),  # of MQTT, not of a cluster
+    ],
+)
+def test_another_section_is_named_where_a_key_has_only_that(
+    load_ini: Loader, text: str, end: str
+) -> None:
+    (warning,) = load_ini(text).warnings
+
+    assert warning.partition("]")[2] == end
+
+
+@pytest.mark.parametrize(
     ("name", "value", "meant"),
     [
         ("LAVINMQ_CLUSTERING_ENABLE", "true", "LAVINMQ_CLUSTERING_ENABLED"),
