@@ -140,6 +140,21 @@ def _name(text: str) -> str:
     return text
 
 
+def _mqtt_exchange(text: str) -> str:
+    if len(_text(text).encode()) > 255:
+        raise ValueError(f"{shown(text)} is longer than 255 bytes")
+    return text
+
+
+def _doubtful_mqtt_exchange(text: str) -> str:
+    if text == "amq.topic" or not text.startswith(("amq.", "mqtt.")):
+        return ""
+    return (
+        f"{shown(text)} is no topic exchange and cannot be declared as one: MQTT and AMQP share no"
+        " topics"
+    )
+
+
 def _path(text: str) -> str | None:
     return _text(text) or None
 
@@ -263,6 +278,7 @@ SAFEGUARD = Kind("true or false", _safeguard, is_safeguard=True)
 PROXY_PROTOCOL = Kind("true or false, 1 or 2", _proxy_protocol, is_safeguard=True)
 TEXT = Kind("text", _text)
 NAME = Kind("name", _name)
+MQTT_EXCHANGE = Kind("text", _mqtt_exchange, _doubtful_mqtt_exchange)
 PATH = Kind("path", _path)
 DIRECTORY = Kind("path", _directory)
 SOCKET_PATH = Kind("path of a socket", _socket_path)

@@ -28,6 +28,7 @@ from lavinmq.config.setting_types import (
     LEVEL,
     LIST,
     MAX_INTEGER,
+    MQTT_EXCHANGE,
     NAME,
     NETWORKS,
     ORIGINS,
@@ -363,7 +364,7 @@ PROTOCOLS = (
     Setting("mqtt", "refused_publish", choice("drop", "disconnect"), "drop",
             "What a publish without the right to it comes to, before version 5",
             "mqtt_refused_publish", live=True),
-    Setting("mqtt", "exchange", TEXT, "amq.topic",
+    Setting("mqtt", "exchange", MQTT_EXCHANGE, "amq.topic",
             "Topic exchange of AMQP that shares its topics with MQTT, unless a parameter of the"
             " virtual host names another; empty: none", "mqtt_exchange"),
     Setting("mqtt", "anonymous_user", TEXT, "", "User of clients that give no name; empty: none",
@@ -502,9 +503,9 @@ SNI = (
 SNI_PREFIXES = ("amqp_", "mqtt_", "http_")
 
 SETTINGS = MAIN + PROTOCOLS + FEATURES
-SECTIONS = ("main", "amqp", "mqtt", "mgmt", "clustering", "oauth", "experimental")
 # `[mqtt] enabled` is meant for MQTT, whatever other section has a key of that name.
 SAY_NOTHING_ALONE = frozenset({"enabled"})
+SECTIONS = ("main", "amqp", "mqtt", "mgmt", "clustering", "oauth", "experimental")
 
 # Old place -> where the setting stands now. Still read, with a warning.
 MOVED = {

@@ -16,6 +16,7 @@ from lavinmq.mqtt import own_topics
 from lavinmq.mqtt.connection import Connection
 from lavinmq.mqtt.sessions import Sessions
 from lavinmq.mqtt.stores import Gifts, Looks, Stores
+from lavinmq.process import log
 from lavinmq.process.portions import Portions, SharedPortion, in_portions
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 ASKED_S: Final = 10.0
 """Between two looks at the setting, when it says that nothing is to be told."""
+MOST_NAMED: Final = 10
+"""Virtual hosts in one line of the log."""
+_log = log.get("lmq.mqtt")
 
 
 class Service:
@@ -50,8 +54,22 @@ class Service:
         """All virtual hosts are loaded: take care of the sessions that are there."""
         for vhost in self.broker.vhosts.values():
             self.of(vhost).restore()
+        self._tell_islands()
         self._looks.start()
         self._say()
+
+    def _tell_islands(self) -> None:
+        """Say in the log where the exchange that was to share its topics with MQTT is missing."""
+        islands: dict[str, list[str]] = {}
+        for vhost in self.broker.vhosts.values():
+            if vhost.bridge.is_missing:
+                islands.setdefault(vhost.bridge.exchange, []).append(repr(vhost.name))
+        for exchange, names in islands.items():
+            rest = len(names) - MOST_NAMED
+            _log.warning(
+                "MQTT and AMQP share no topics in virtual hosts %s: there is no topic exchange %r",
+                ", ".join(names[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else ""), exchange,
+            )  # fmt: skip
 
     def _review(self, names: Names) -> Iterator[None]:
         for sessions in list(self._sessions.values()):

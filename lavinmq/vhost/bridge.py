@@ -72,6 +72,11 @@ class Bridge:
             return ""
         return str(given.value["exchange"])
 
+    @property
+    def is_missing(self) -> bool:
+        """Whether there is to be an exchange, and there is no topic exchange of its name."""
+        return self._there is None and bool(self.exchange)
+
     def look(self) -> None:
         """Exchanges or parameters have changed: have it lead where it should."""
         mqtt = self._exchanges.get(EXCHANGE)

@@ -501,3 +501,24 @@ def test_an_island_is_made_by_the_configuration(own: Callable[..., Broker]) -> N
         assert amqp.get()[2] == b"amqp"
         assert peer.is_empty
     amqp.connection.close()
+
+
+def test_an_exchange_that_is_not_there_is_told_at_the_start(own: Callable[..., Broker]) -> None:
+    """Nothing told why the two shared no topics."""
+    broker = own("[mqtt]\nexchange = sensors\n")
+    api = Api(broker)
+    told = "MQTT and AMQP share no topics in virtual hosts"
+    assert f"{told} '/': there is no topic exchange 'sensors'" in broker.log_text()
+
+    topic = {"type": "topic", "durable": True}
+    assert api("PUT", "/api/exchanges/%2F/sensors", topic).status == 201
+    value = {"value": {"exchange": "amq.fanout"}}
+    none = {"value": {"exchange": ""}}
+    for vhost, named in (("one", value), ("two", value), ("island", none)):
+        assert api("PUT", f"/api/vhosts/{vhost}").status == 201
+        assert api("PUT", f"/api/parameters/mqtt/{vhost}/bridge", named).status == 201
+    seen = len(broker.log_text())
+    broker.restart()
+
+    (line,) = [each for each in broker.log_text()[seen:].splitlines() if told in each]
+    assert "'one', 'two': there is no topic exchange 'amq.fanout'" in line

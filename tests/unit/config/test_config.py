@@ -741,3 +741,23 @@ def test_every_setting_has_a_keyword_of_its_own() -> None:
 
     assert {id(setting) for setting in by_name.values()} == {id(setting) for setting in SETTINGS}
     assert all(name.isidentifier() for name in by_name)
+
+
+# --- the exchange that shares its topics with MQTT
+
+
+@pytest.mark.parametrize("name", ["amq.direct", "amq.topics", "mqtt.default"])
+def test_an_exchange_for_mqtt_that_can_never_be_one_is_told(load_ini: Loader, name: str) -> None:
+    (warning,) = load_ini(f"[mqtt]\nexchange = {name}\n").warnings
+
+    assert warning == (
+        f"'exchange' in [mqtt] (ini file): '{name}' is no topic exchange and cannot be declared as"
+        " one: MQTT and AMQP share no topics"
+    )
+
+
+def test_an_exchange_for_mqtt_that_may_come_is_not_told(load_ini: Loader) -> None:
+    for name in ("", "amq.topic", "sensors"):
+        assert load_ini(f"[mqtt]\nexchange = {name}\n").warnings == []
+    with pytest.raises(ConfigError, match=r"'exchange' in \[mqtt\].* is longer than 255 bytes"):
+        load_ini(f"[mqtt]\nexchange = {'x' * 256}\n")
