@@ -41,7 +41,7 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
 SAYERS: Final = frozenset({
     "bad_request", "failed", "refused", "refusal", "missing", "locked", "access_refused",
     "not_found", "too_large", "low_on_disk", "_problem", "_error", "_bad", "_refused",
-    "_unusable", "_stranger", "_wrong", "not_stored", "_cannot_be_written", "kind",
+    "_unusable", "_not_in_state", "_stranger", "_wrong", "not_stored", "_cannot_be_written", "kind",
 })  # fmt: skip
 """Functions that make an error or a line of text and are given the words of it."""
 

@@ -42,7 +42,7 @@ SILENT: Final = (401,)
 MEANING: Final = {
     200: "Done", 201: "Created", 204: "Done, nothing to say", 302: "Done, look there",
     409: "Somebody uses it", 410: "It is gone", 416: "Beyond the end",
-    503: "Not healthy, or too busy",
+    422: "It is not in a state for this", 503: "Not healthy, or too busy",
 }  # fmt: skip
 
 

@@ -67,31 +67,45 @@ def show_shovel(call: Call) -> dict[str, Any]:
 
 
 @ROUTES.add(
-    "PUT", "/api/shovels/:vhost/:name/pause", silent=(404, 422),
+    "PUT", "/api/shovels/:vhost/:name/pause", silent=(404,), failures=(422,),
     query=(Query("force", "Also one that does not run: it waits for its next try", "boolean"),),
 )  # fmt: skip
 async def pause(call: Call) -> Reply:
     """Pause a shovel that runs, over restarts, too."""
-    shovel = _in_state(call, is_paused=False)
+    shovel = _shovel(call)
+    if shovel.is_paused:
+        raise _not_in_state(f"Shovel '{shovel.name}' is paused already")
     if shovel.state != "Running" and not call.flag("force"):
-        raise ApiError(422)
+        raise _not_in_state(
+            f"Shovel '{shovel.name}' is not running ({shovel.state}): force=true pauses it"
+        )
     await _shovels(call).pause(call.vhost, shovel)
     return NO_CONTENT
 
 
-@ROUTES.add("PUT", "/api/shovels/:vhost/:name/resume", silent=(404, 422))
+@ROUTES.add("PUT", "/api/shovels/:vhost/:name/resume", silent=(404,), failures=(422,))
 async def resume(call: Call) -> Reply:
     """Let a shovel that is paused go on."""
-    await _shovels(call).resume(call.vhost, _in_state(call, is_paused=True))
+    shovel = _shovel(call)
+    if not shovel.is_paused:
+        raise _not_in_state(f"Shovel '{shovel.name}' is not paused")
+    await _shovels(call).resume(call.vhost, shovel)
     return NO_CONTENT
 
 
-def _in_state(call: Call, *, is_paused: bool) -> Shovel:
-    """The shovel in the path. Raises: ApiError 404, 422."""
-    shovel = _shovels(call).get(call.vhost.name, _named(call))
-    if shovel is None or shovel.is_paused is not is_paused:
-        raise ApiError(422)
+def _shovel(call: Call) -> Shovel:
+    """The shovel in the path. Raises: ApiError 404; 422 when its parameter cannot be one."""
+    vhost, name = call.vhost.name, _named(call)
+    shovel = _shovels(call).get(vhost, name)
+    if shovel is None:
+        why = _shovels(call).why_not(vhost, name)
+        raise _not_in_state(f"Shovel '{name}' cannot run: {why}")
     return shovel
+
+
+def _not_in_state(reason: str) -> ApiError:
+    """422: it is paused, or not."""
+    return ApiError(422, "unprocessable_entity", reason)
 
 
 def _named(call: Call) -> str:

@@ -30,6 +30,13 @@ def put(api: Api, vhost: str, value: dict[str, Any], name: str = "s") -> int:
     return api("PUT", f"/api/parameters/shovel/{vhost}/{name}", {"value": value}).status
 
 
+def why_not(api: Api, vhost: str, change: str) -> str:
+    """What is the matter with a change of its state. The body was empty."""
+    answer = api("PUT", f"/api/shovels/{vhost}/s/{change}")
+    assert (answer.status, answer.json["error"]) == (422, "unprocessable_entity")
+    return str(answer.json["reason"])
+
+
 def test_a_shovel_is_listed_with_the_reason_why_it_does_not_move(api: Api, vhost: str) -> None:
     assert put(api, vhost, NOBODY) == 201
     end = time.monotonic() + 20
@@ -42,10 +49,13 @@ def test_a_shovel_is_listed_with_the_reason_why_it_does_not_move(api: Api, vhost
     assert "s" in [each["name"] for each in api.get("/api/shovels")]
 
     for change in ("pause", "resume"):
-        assert api("PUT", f"/api/shovels/{vhost}/s/{change}").status == 422
         assert api("PUT", f"/api/shovels/{vhost}/none/{change}").status == 404
+    assert why_not(api, vhost, "pause") == "Shovel 's' is not running (Error): force=true pauses it"
+    assert why_not(api, vhost, "resume") == "Shovel 's' is not paused"
     assert api("PUT", f"/api/shovels/{vhost}/s/pause?force=true").status == 204
     assert api.get(f"/api/shovels/{vhost}/s")["state"] == "Paused"
+    for force in ("", "?force=true"):
+        assert why_not(api, vhost, "pause" + force) == "Shovel 's' is paused already"
     assert api("PUT", f"/api/shovels/{vhost}/s/resume").status == 204
     assert api("DELETE", f"/api/parameters/shovel/{vhost}/s").status == 204
     assert api.get(f"/api/shovels/{vhost}") == []

@@ -18,7 +18,6 @@ export class ApiError extends Error {
 const REASONS = /** @type {Record<number, string>} */ ({
   403: "You may not do this",
   404: "There is no such thing any more",
-  422: "It is not in a state for this",
 });
 
 /** @type {string | null} */
