@@ -5,6 +5,7 @@ A policy names an upstream, or a set, for exchanges and queues. Source: docs/fed
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
@@ -207,12 +208,15 @@ class Federation:
                 vhost.rules.paused.put(Parameter(component, name, True))
             else:
                 vhost.rules.paused.delete(component, name)
+        paused = []
         for key, link in self._of_upstream(vhost, upstream, place):
             wanted = self._is_paused(vhost, key)
             if wanted and not link.is_paused:
                 link.pause()
+                paused.append(link.settled())
             elif not wanted and link.is_paused:
                 link.resume()
+        await asyncio.gather(*paused)  # nothing is under way any more
         return max(len(of), 1)
 
     def _of_upstream(

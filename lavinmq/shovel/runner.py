@@ -145,6 +145,10 @@ class Runner:
     async def close(self) -> None:
         """End, and wait for that, and for what had to end before."""
         self.end()
+        await self.settled()
+
+    async def settled(self) -> None:
+        """Wait until what was under way when it was ended or paused is over."""
         if tasks := self._ending():
             await asyncio.wait(tasks)
 

@@ -142,12 +142,16 @@ class Shovels:
         return vhost if is_wanted else None
 
     async def pause(self, vhost: VHost, shovel: Shovel) -> None:
-        """Stop it, over restarts, too. Raises: DefinitionsError; it goes on then."""
+        """Stop it, over restarts, too; nothing is under way any more then.
+
+        Raises: DefinitionsError; it goes on then.
+        """
         async with gathered():
             vhost.rules.paused.put(Parameter(COMPONENT, shovel.name, True))
         now = self.get(vhost.name, shovel.name)  # its parameter may be another one meanwhile
         if now is not None and not now.is_paused:
             now.pause()
+            await now.settled()
 
     async def resume(self, vhost: VHost, shovel: Shovel) -> None:
         """Let it go on. Raises: DefinitionsError, OSError; it stays where it is then: what it moves

@@ -144,6 +144,25 @@ def test_no_run_begins_before_the_one_before_has_said_goodbye(n: int) -> None:
     asyncio.run(main())
 
 
+def test_who_waits_for_a_pause_waits_until_nothing_is_under_way() -> None:
+    async def main() -> None:
+        each = SlowRunner()
+        each.start()
+        await turns()
+        each.pause()
+        pause = asyncio.get_running_loop().create_task(each.settled())
+        await turns()
+        assert not pause.done()
+
+        each.goodbye.set()
+        await pause
+
+        assert each.at_once == 0
+        await each.settled()  # nothing ends any more
+
+    asyncio.run(main())
+
+
 def test_who_ends_one_that_has_not_begun_ends_nothing_that_it_waits_for() -> None:
     async def main() -> None:
         goodbye = asyncio.Event()
