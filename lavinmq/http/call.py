@@ -183,9 +183,17 @@ class Call:
         ]
 
     def flag(self, name: str) -> bool:
-        """Whether a parameter behind the question mark is true."""
+        """Whether a parameter behind the question mark is true.
+
+        Raises: ApiError 400 for what is neither true nor false: who asks for care has it.
+        """
         values = self.query.get(name)
-        return bool(values) and values[-1].lower() in fields.TRUE  # type: ignore[index]
+        if not values:
+            return False
+        found = fields.to_boolean(values[-1])
+        if found is None:
+            raise bad_request(f"Parameter '{name}' must be a boolean")
+        return found
 
     def number(self, name: str) -> int | None:
         """An integer behind the question mark. Raises: ApiError 400."""

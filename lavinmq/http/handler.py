@@ -21,7 +21,7 @@ from tornado.web import RequestHandler, stream_request_body
 from lavinmq import __version__
 from lavinmq.errors import DefinitionsError, ProtocolError
 from lavinmq.files.saving import gathered
-from lavinmq.http import encoding, listing
+from lavinmq.http import encoding, fields, listing
 from lavinmq.http.access import cors, login, owned
 from lavinmq.http.access.origin import Origin
 from lavinmq.http.call import Call, Reply
@@ -373,7 +373,7 @@ class ApiHandler(Handler):
         run is, which changes nothing.
         """
         if self.user is not None and self._route is not None and self._route.is_change:
-            is_dry = "dry_run" in self.request.query
+            is_dry = fields.to_boolean(_query(self.request.query).get("dry_run", [""])[-1])
             _audit.info(
                 "user %r from %s: %s %s%s: %d", self.user.name, self.address, self.request.method,
                 self.request.path, " (dry run)" if is_dry else "", self.get_status(),

@@ -31,6 +31,18 @@ def test_changes_are_noted_with_who_and_how_they_ended(http_broker: Broker) -> N
     assert "hidden" not in http_broker.log_text()
 
 
+def test_only_what_changes_nothing_is_noted_as_a_dry_run(http_broker: Broker) -> None:
+    """An import with `dry_run=false` was noted as one, and whatever had the word somewhere."""
+    api, before = Api(http_broker), len(audited(http_broker))
+    for query in ("dry_run=true", "dry_run=false", "dry_run", "x=dry_run"):
+        api("POST", f"/api/definitions?{query}", {"vhosts": []})
+
+    wait_for(lambda: len(audited(http_broker)) == before + 4, "the changes are not noted")
+    assert [line.partition("/api/")[2] for line in audited(http_broker)[before:]] == [
+        "definitions (dry run): 200", "definitions: 200", "definitions: 400", "definitions: 200",
+    ]  # fmt: skip
+
+
 def test_a_change_is_noted_at_the_usual_level_only(broker_factory: BrokerFactory) -> None:
     broker = broker_factory(["--log-level", "warn"], http=True)
 

@@ -177,6 +177,20 @@ def test_each_kind_alone_is_there_after_a_crash(
     assert [row for row in api.get("/api/definitions")[section] if entry.items() <= row.items()]
 
 
+@pytest.mark.parametrize("flag", ["dry_run", "dry_run=", "dry_run=y", "skip_errors=2"])
+def test_a_flag_that_is_neither_true_nor_false_imports_nothing(
+    api: Api, unique: UniqueName, flag: str
+) -> None:
+    """`?dry_run` counted as false: it was carried out."""
+    name = unique("v")
+
+    answer = api("POST", f"/api/definitions?{flag}", {"vhosts": [{"name": name}]})
+
+    reason = f"Parameter '{flag.partition('=')[0]}' must be a boolean"
+    assert (answer.status, answer.json["reason"]) == (400, reason)
+    assert api("GET", f"/api/vhosts/{name}").status == 403
+
+
 def test_a_dry_run_says_what_would_change_and_changes_nothing(http_broker: Broker) -> None:
     api = Api(http_broker)
     api("POST", "/api/definitions/%2F", {"queues": [{"name": "there"}]})

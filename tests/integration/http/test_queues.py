@@ -284,11 +284,16 @@ def test_a_deleted_queue_tells_its_consumers(
 def test_deletion_can_ask_for_an_empty_or_unused_queue(
     api: Api, channel: BlockingChannel, unique: UniqueName
 ) -> None:
+    """With `?if-empty` or another word than true it was deleted with its messages."""
     name = unique("q")
     channel.queue_declare(name)
     publish(channel, name, [b"1"])
     settle(channel)
 
+    for flag in ("if-empty", "if-empty=", "if-empty=y", "if-unused=-1"):
+        assert status(api, "DELETE", f"{at(name)}?{flag}") == (
+            400, f"Parameter '{flag.partition('=')[0]}' must be a boolean",
+        )  # fmt: skip
     assert status(api, "DELETE", at(name) + "?if-empty=true") == (
         400, f"Queue {name} in vhost / is not empty",
     )  # fmt: skip
