@@ -12,7 +12,7 @@ from lavinmq.cli.perf.peer import Connection
 from lavinmq.cli.perf.throughput_options import ThroughputOptions
 from lavinmq.client import frames
 from lavinmq.client._engine import PROPERTY_NAMES, encode_properties
-from lavinmq.client.errors import ConnectionLost, ConsumerCancelled, PreconditionFailed
+from lavinmq.client.errors import ConnectionLost, ConsumerCancelled, NotFound, PreconditionFailed
 
 PATTERN = bytes(range(64, 64 + 27))
 CHANNEL = 1
@@ -58,9 +58,12 @@ class Template:
         """Declare a queue, passively if it exists with other arguments; return its name."""
         try:
             found = connection.call("queue.declare", *self._queue(queue, passive=False))
-        except PreconditionFailed:
+        except PreconditionFailed as why:
             connection.open_channel()
-            found = connection.call("queue.declare", *self._queue(queue, passive=True))
+            try:
+                found = connection.call("queue.declare", *self._queue(queue, passive=True))
+            except NotFound:  # nothing can have these arguments
+                raise why from None
         name = str(found[0])
         if self.options.measure_latency:
             connection.call("queue.purge", 0, name, False)

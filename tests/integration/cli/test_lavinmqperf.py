@@ -162,6 +162,17 @@ def test_an_existing_queue_with_other_arguments_is_used(
     assert ready(channel, queue) == 0
 
 
+def test_arguments_that_no_queue_can_have_are_told(broker: Broker) -> None:
+    """It said that there was no queue of that name."""
+    arguments = ("--queue-args", '{"x-max-length": "a"}')
+
+    done = throughput(broker, f"perf-{uuid.uuid4()}", "-z", "3", "-x", "0", *arguments, status=1)
+
+    said = done.stdout + done.stderr
+    assert "406 PRECONDITION_FAILED - x-max-length header not" in said
+    assert "404" not in said
+
+
 def test_the_queue_is_durable_and_has_the_arguments_given(
     broker: Broker, channel: Channel, queue: str
 ) -> None:
