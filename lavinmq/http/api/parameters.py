@@ -25,6 +25,7 @@ from lavinmq.http.routes import ROUTES
 from lavinmq.nearest import hint
 from lavinmq.policy import secret_values
 from lavinmq.policy.parameters import Parameter, ParameterStore
+from lavinmq.vhost import bridge
 from lavinmq.vhost.vhost import VHost
 
 FIELDS: Final = {"value": Field("any", "What it says: any JSON", required=True)}
@@ -92,12 +93,16 @@ def put_parameter(call: Call) -> Reply:
     vhost = call.path["vhost"]
     link_parameters.check(component, value, call.user, vhost, default_user, upstreams)
     reply = _put(call, store, component)
-    note = _note(component)
+    note = _note(component, call.path["name"])
     return replace(reply, headers={NOTE: note}) if note else reply
 
 
-def _note(component: str) -> str:
-    """What to say of a component that is nearly a known one, as a header may hold it."""
+def _note(component: str, name: str) -> str:
+    """What to say of a component that is nearly a known one, or of MQTT's parameter by another name
+    than its own, as a header may hold it."""
+    if component == bridge.COMPONENT and name != bridge.NAME:
+        only = f"component {component} has only '{bridge.NAME}'"
+        return f"no effect in this release: parameter {quote(name, safe='')}, {only}"
     known = link_parameters.COMPONENTS
     meant = "" if component in known else hint(component, known)
     return meant and f"no effect in this release: component {quote(component, safe='')}{meant}"

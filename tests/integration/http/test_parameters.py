@@ -62,6 +62,18 @@ def test_a_component_that_is_nearly_a_known_one_is_kept_and_told(
         assert answer.headers.get("lavinmq-note") == (note if meant else None)
 
 
+def test_another_parameter_of_mqtt_than_the_bridge_is_kept_and_told(api: Api, vhost: str) -> None:
+    value = {"value": {"exchange": ""}}
+
+    slip = api("PUT", f"/api/parameters/mqtt/{vhost}/brigde", value)
+    right = api("PUT", f"/api/parameters/mqtt/{vhost}/bridge", value)
+
+    assert (slip.status, right.status) == (201, 201)
+    note = "no effect in this release: parameter brigde, component mqtt has only 'bridge'"
+    assert slip.headers.get("lavinmq-note") == note
+    assert right.headers.get("lavinmq-note") is None
+
+
 @pytest.mark.parametrize(
     ("component", "body", "reason"),
     [
