@@ -127,7 +127,7 @@ class Call:
         """Parse the body but for its payload. Raises: ApiError 400, 413 for another long string."""
         assert self.content is not None
         mark = secrets.token_hex(8)
-        self.raw = parsed_object(payload.replaced(mark.encode()))
+        self.raw = parsed_object(payload.replaced(mark.encode()), is_as_sent=False)
         if self.raw.get("payload") != mark:
             raise too_large(self.broker.config.max_json_size)
         self.payload, self.content = payload, b""
@@ -226,16 +226,21 @@ def found(thing: Any, kind: str, name: str, vhost: str | None = None) -> Any:
     return thing
 
 
-def parsed_object(content: bytes | bytearray | None) -> dict[str, Any]:
-    """A body as a JSON object; an empty one counts as `{}`. Raises: ApiError 400."""
+def parsed_object(content: bytes | bytearray | None, *, is_as_sent: bool = True) -> dict[str, Any]:
+    """A body as a JSON object; an empty one counts as `{}`. Raises: ApiError 400, with the place of
+    a slip if it is as it was sent."""
     if content is None:
         raise bad_request("Request body required")
     if not content or content.isspace():
         return {}
     try:
         value = orjson.loads(content)
-    except orjson.JSONDecodeError:
-        raise bad_request("Malformed JSON") from None
+    except orjson.JSONDecodeError as error:
+        # Of what is no JSON at all, or ends too soon, LavinMQ's own words say as much.
+        if not is_as_sent or not 0 < error.pos < len(error.doc):
+            raise bad_request("Malformed JSON") from None
+        where = f"line {error.lineno}, column {error.colno}"
+        raise bad_request(f"Malformed JSON at {where}") from None
     if not isinstance(value, dict):
         raise bad_request("Request body has to be a JSON object")
     return value

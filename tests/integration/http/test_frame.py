@@ -111,6 +111,11 @@ def test_a_chunked_body_above_the_limit_is_refused(broker_factory: BrokerFactory
     ("body", "reason"),
     [
         (b"{", "Malformed JSON"),
+        (b"x", "Malformed JSON"),
+        (b'{"value": "', "Malformed JSON"),
+        (b'{"value": "\xff"}', "Malformed JSON"),
+        (b'{\n "value": {"a": 1,}\n}', "Malformed JSON at line 2, column 18"),
+        (b'{"value": 1} x', "Malformed JSON at line 1, column 14"),
         (b"[]", "Request body has to be a JSON object"),
         (b'{"description": 1}', "Field 'description' must be a string"),
         (b'{"descripton": "x"}', "Field 'descripton' is unknown, did you mean 'description'?"),
