@@ -339,6 +339,8 @@ def _error(answer: Answer, phrase: str) -> ApiError:
     text = f"{answer.status} - {phrase}"
     if details:
         text = f"{text}: {len(details)} entries cannot be"
+    elif reason.startswith(f"{phrase}: "):
+        text = f"{answer.status} - {reason}"
     elif reason and reason not in (phrase, f"{answer.status} {phrase}"):
         text = f"{text}: {reason}"
     is_check = answer.body.startswith(b"{")

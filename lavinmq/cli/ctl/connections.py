@@ -26,7 +26,8 @@ def list_consumers(session: Session) -> None:
     """List consumers, of one virtual host if one was named."""
     columns = session.columns(CONSUMER_COLUMNS)
     where = (session.vhost,) if session.has_vhost else ()
-    session.output.table("consumers", columns, session.api.rows("consumers", *where))
+    rows = session.api.rows("consumers", *where)
+    session.output.table("consumers", columns, rows, session.arguments)
 
 
 def list_mqtt_connections(session: Session) -> None:
@@ -35,7 +36,7 @@ def list_mqtt_connections(session: Session) -> None:
     where = ("vhosts", session.vhost) if session.has_vhost else ()
     rows = session.api.rows(*where, "connections")
     clients = ({**row, "conn_name": row.get("name")} for row in rows if row.get("client_id"))
-    session.output.table("MQTT connections", columns, clients)
+    session.output.table("MQTT connections", columns, clients, session.arguments)
 
 
 def list_mqtt_sessions(session: Session) -> None:
@@ -43,7 +44,7 @@ def list_mqtt_sessions(session: Session) -> None:
     columns = session.columns(SESSION_COLUMNS)
     where = (session.vhost,) if session.has_vhost else ()
     rows = session.api.rows("mqtt", "sessions", *where)
-    session.output.table("MQTT sessions", columns, rows)
+    session.output.table("MQTT sessions", columns, rows, session.arguments)
 
 
 def close_connection(session: Session) -> None:
@@ -78,7 +79,8 @@ def close_all_connections(session: Session) -> None:
 def _list(session: Session, resource: str, default: str) -> None:
     columns = session.columns(default)
     where = ("vhosts", session.vhost) if session.has_vhost else ()
-    session.output.table(resource, columns, session.api.rows(*where, resource))
+    rows = session.api.rows(*where, resource)
+    session.output.table(resource, columns, rows, session.arguments)
 
 
 def _headers(reason: str) -> dict[str, str]:

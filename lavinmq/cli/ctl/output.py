@@ -7,7 +7,7 @@ client cannot add rows or steer the terminal.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -34,8 +34,18 @@ class Output:
         """Say on standard error what went otherwise than it should, and was no failure."""
         print(f"Warning: {printable(text)}", file=sys.stderr)
 
-    def table(self, title: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-        """Print a list; a column may be a path such as `queue.name`."""
+    def table(
+        self, title: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]],
+        asked: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """Print a list; a column may be a path such as `queue.name`. Of those that somebody has
+        asked for it is said which no row has: a slip would be an empty column in silence."""
+        missing: dict[str, None] = {}
+        self._print(title, columns, _noting(rows, asked, missing))
+        for column in missing:
+            self.warn(f"no row has a column {column}")
+
+    def _print(self, title: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
         picked = ([at(row, column) for column in columns] for row in rows)
         if self.is_json:
             self.json([dict(zip(columns, row, strict=True)) for row in picked])
@@ -76,6 +86,27 @@ def at(row: Mapping[str, Any], path: str) -> Any:
     for key in path.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
+
+
+def _has(row: Mapping[str, Any], path: str) -> bool:
+    """Whether something stands there, be it null."""
+    above, dot, key = path.rpartition(".")
+    if path in row or not dot:
+        return path in row
+    there = at(row, above)
+    return isinstance(there, Mapping) and key in there
+
+
+def _noting(
+    rows: Iterable[Mapping[str, Any]], asked: Sequence[str], missing: dict[str, None]
+) -> Iterator[Mapping[str, Any]]:
+    """The rows. At their end, if there are any, `missing` has the columns that none of them has."""
+    for number, row in enumerate(rows):
+        if number == 0:
+            missing.update(dict.fromkeys(asked))
+        for column in [each for each in missing if _has(row, each)]:
+            del missing[column]
+        yield row
 
 
 def printable(text: str) -> str:

@@ -102,4 +102,5 @@ def _list(session: Session, resource: str, default: str) -> None:
     columns = session.columns(default)
     fields = ",".join(dict.fromkeys(column.partition(".")[0] for column in columns))
     rows = session.api.rows(resource, session.vhost, columns=fields)
-    session.output.table(f"{resource} for vhost {session.vhost}", columns, rows)
+    title = f"{resource} for vhost {session.vhost}"
+    session.output.table(title, columns, rows, session.arguments)

@@ -22,7 +22,7 @@ def delete_vhost(session: Session) -> None:
 def list_vhosts(session: Session) -> None:
     """List virtual hosts."""
     columns = session.columns("name")
-    session.output.table("vhosts", columns, session.api.rows("vhosts"))
+    session.output.table("vhosts", columns, session.api.rows("vhosts"), session.arguments)
 
 
 def set_vhost_limits(session: Session) -> None:

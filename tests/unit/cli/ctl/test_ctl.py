@@ -370,6 +370,22 @@ def test_a_list_is_a_header_and_rows_with_tabs(
     assert api.requests[0].path.partition("?")[0] == path
 
 
+def test_a_column_that_nothing_has_is_told(api: FakeApi, run: Run) -> None:
+    """A slip in its name gave an empty column in silence."""
+    rows = [{"name": "q", "policy": None}, {"name": "r", "message_stats": {"ack": 1}}]
+    api.answer("GET", "/api/queues/%2F", content=paged(rows))
+    argv = ("list_queues", "name", "policy", "messagess", "message_stats.ack", "message_stats.x")
+
+    status, out, errors = run("-q", *argv)
+
+    assert (status, out.splitlines()[1:]) == (0, ["q\t\t\t\t", "r\t\t\t1\t"])
+    assert errors == (
+        "Warning: no row has a column messagess\nWarning: no row has a column message_stats.x\n"
+    )
+    api.answer("GET", "/api/queues/empty", content=paged([]))
+    assert run("-q", "-p", "empty", *argv)[2] == ""
+
+
 def test_a_list_is_fetched_in_pages(api: FakeApi, run: Run) -> None:
     api.answer("GET", "/api/queues/%2F", content=paged([{"name": "a", "messages": 1}], 1, 2))
     api.answer("GET", "/api/queues/%2F", content=paged([{"name": "b", "messages": 2}], 2, 2))
@@ -863,6 +879,12 @@ def test_nobody_listening_is_an_error_that_names_the_place(run: Run) -> None:
         (401, b"", "401 - Unauthorized"),
         (404, {"error": "Object Not Found", "reason": "Not Found"}, "404 - Not Found"),
         (404, b"404 Not Found\n", "404 - Not Found"),
+        (
+            404,
+            {"reason": "Not Found: there is no queue 'q'"},
+            "404 - Not Found: there is no queue 'q'",
+        ),
+        (404, {"reason": "Not Founded"}, "404 - Not Found: Not Founded"),
         (500, b"<html>", "500 - Internal Server Error: <html>"),
     ],
 )
