@@ -8,9 +8,13 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from lavinmq.auth.users import User
 from lavinmq.mqtt.connect import Will
+
+if TYPE_CHECKING:
+    from lavinmq.auth.identity import Identity
 
 KEY: Final = b"will"
 """Of the fact in the log."""
@@ -23,6 +27,13 @@ class Kept:
     will: Will
     user: str
     due_ms: int = 0
+    is_token: bool = False
+    """The user came with an access token: another start does not know what that allows."""
+
+    @classmethod
+    def of(cls, user: Identity, will: Will, due_ms: int = 0) -> Kept:
+        """What a user has left."""
+        return cls(will, user.name, due_ms, is_token=not isinstance(user, User))
 
 
 def encode(kept: Kept) -> bytes:
@@ -33,7 +44,7 @@ def encode(kept: Kept) -> bytes:
             "topic": will.topic, "payload": b64encode(will.payload).decode(), "qos": will.qos,
             "retain": will.retain, "delay": will.delay_s, "expiry": will.expiry_s,
             "properties": b64encode(will.properties).decode(), "user": kept.user,
-            "due": kept.due_ms,
+            "due": kept.due_ms, **({"token": True} if kept.is_token else {}),
         }
     ).encode()  # fmt: skip
 
@@ -48,6 +59,7 @@ def decode(value: bytes) -> Kept | None:
             None if content["expiry"] is None else int(content["expiry"]),
             b64decode(content["properties"]),
         )  # fmt: skip
-        return Kept(will, str(content["user"]), int(content["due"]))
+        is_token = bool(content.get("token"))
+        return Kept(will, str(content["user"]), int(content["due"]), is_token)
     except (ValueError, KeyError, TypeError):
         return None

@@ -188,9 +188,10 @@ class Sessions:
     def _restore_will(self, client_id: str, kept: Kept, queue: Queue | None) -> None:
         """A client has not come to its end: its will is due after its delay, which goes on, and at
         the latest with its session."""
-        user = self._broker.users.get(kept.user)
+        user = None if kept.is_token else self._broker.users.get(kept.user)
         if user is None:
-            self._log.info("will of %r is dropped: there is no user %r", client_id, kept.user)
+            why = "with the access token of" if kept.is_token else "there is no user"
+            self._log.info("will of %r is dropped: %s %r", client_id, why, kept.user)
             self.forget_will(client_id)
             return
         will = within(kept.will, 0 if queue is None else self.expiry_s(queue))
@@ -217,7 +218,7 @@ class Sessions:
             kept.make(raw)
         had_will = kept.fact(raw, kept_wills.KEY) is not None
         kept.set_fact(
-            raw, kept_wills.KEY, None if will is None else kept_wills.encode(Kept(will, user.name))
+            raw, kept_wills.KEY, None if will is None else kept_wills.encode(Kept.of(user, will))
         )
         is_given = queue.is_stored and owners.note(kept, raw, user)
         if is_new or is_given or had_will or will is not None:
@@ -242,14 +243,14 @@ class Sessions:
         if self.stores.log is not None:
             self.stores.log.synced(then)
 
-    def leave_will(self, client_id: str, will: Will, user: str) -> None:
+    def leave_will(self, client_id: str, will: Will, user: Identity) -> None:
         """Its client has gone: note when it is due."""
         kept, raw = self.stores.log, _raw(client_id)
         if kept is None or raw not in kept or not will.delay_s:
             return
         due_ms = time.time_ns() // 1_000_000 + will.delay_s * 1000
         try:
-            kept.set_fact(raw, kept_wills.KEY, kept_wills.encode(Kept(will, user, due_ms)))
+            kept.set_fact(raw, kept_wills.KEY, kept_wills.encode(Kept.of(user, will, due_ms)))
         except OSError as error:
             self._log.error("will of %r is in memory alone: %s", client_id, error)
 

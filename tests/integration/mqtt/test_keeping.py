@@ -7,8 +7,10 @@ import uuid
 
 import pytest
 
+from tests.conftest import BrokerFactory
 from tests.integration.mqtt.conftest import NewBroker, NewPeer
 from tests.support.api import Api
+from tests.support.issuer import serving
 from tests.support.mqtt_bytes import V5, V31, V311, block, text
 from tests.support.mqtt_peer import Peer
 from tests.support.waiting import wait_for
@@ -128,6 +130,27 @@ def test_a_will_that_waits_survives_a_kill(own: NewBroker) -> None:
         watch.connect("watch", clean=False)
         assert watch.message()[:2] == ("gone/c", b"x")
         watch.ping()
+
+
+def test_a_will_of_who_had_a_token_is_dropped_after_a_kill(broker_factory: BrokerFactory) -> None:
+    """What the token allowed is not known any more, and a user of ours who has the same name lends
+    the will no rights."""
+    with serving() as issuer:
+        broker = broker_factory(env=issuer.variables, mqtt=True)
+        with Peer(broker.mqtt_port, V311) as watch:
+            watch.connect("watch", clean=False)
+            watch.subscribe(("gone/+", 1))
+        scope = "broker.configure:*/* broker.read:*/* broker.write:*/*"
+        token = issuer.token(sub="guest", scope=scope)
+        with Peer(broker.mqtt_port, V5) as client:
+            client.connect("c", user="any", password=token, will=("gone/c", b"x", 1, False))
+            broker.kill()
+        broker.start()
+        with Peer(broker.mqtt_port, V311) as watch:
+            watch.connect("watch", clean=False)
+            watch.publish("gone/not", b"next", 1)
+            assert watch.message()[:2] == ("gone/not", b"next")
+    assert "will of 'c' is dropped: with the access token of 'guest'" in broker.log_text()
 
 
 def test_sessions_expire_over_a_restart(own: NewBroker) -> None:

@@ -34,10 +34,11 @@ _texts = st.text(st.characters(exclude_characters="\0#+", codec="utf-8"), min_si
     ),
     _texts,
     st.integers(0, 2**63),
+    st.booleans(),
 )
-def test_a_will_comes_back(will: Will, user: str, due_ms: int) -> None:
+def test_a_will_comes_back(will: Will, user: str, due_ms: int, is_token: bool) -> None:
     """What is kept is what is read."""
-    kept = Kept(will, user, due_ms)
+    kept = Kept(will, user, due_ms, is_token)
     assert kept_wills.decode(kept_wills.encode(kept)) == kept
 
 
