@@ -12,9 +12,9 @@ VENV ?= .venv
 BUILD ?= release
 DATA_DIR ?= var
 JOBS ?= 2
-# Tests wait for much of their time, for disks, timers, pages and processes: seven of them at a time
-# keep two processors busy. An emulator needs a processor for each, and all take longer.
-WORKERS ?= $(if $(CROSS),$(JOBS),$(shell expr 7 \* $(JOBS) / 2))
+# Tests wait for much of their time, for disks, timers, pages and processes: three of them for each
+# processor keep all busy. An emulator needs a processor for each, and all take longer.
+WORKERS ?= $(if $(CROSS),$(JOBS),$(shell expr 3 \* $(JOBS)))
 ARGS ?=
 FUZZ_SECONDS ?= 60
 SIMULATIONS ?= 100000
