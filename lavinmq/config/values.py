@@ -342,8 +342,9 @@ def _danger(config: Config) -> Iterator[str]:
             " destroy what is in it"
         )
     if ("clustering", "enabled") not in config.given:
-        for key in ("etcd_endpoints", "advertised_uri"):
-            if ("clustering", key) in config.given:
+        for each in SETTINGS:
+            section, key = each.section, each.key
+            if section == "clustering" and not each.fate and (section, key) in config.given:
                 yield (
                     f"'{key}' in [clustering] has no effect: without 'enabled' this broker is none"
                     " of a cluster"

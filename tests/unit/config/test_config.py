@@ -249,9 +249,12 @@ def test_a_check_gathers_misspelt_keys_with_the_other_errors(tmp_path: Path) -> 
         ("[clustering]\netcd_endpoints = etcd1:2379\n",
          "'etcd_endpoints' in [clustering] has no effect: without 'enabled' this broker is none of"
          " a cluster"),
-        ("[clustering]\nadvertised_uri = tcp://a\nbind = ::\n",
+        ("[clustering]\nadvertised_uri = tcp://a\n",
          "'advertised_uri' in [clustering] has no effect: without 'enabled' this broker is none of"
          " a cluster"),
+        ("[clustering]\nmin_insync_replicas = 2\n",
+         "'min_insync_replicas' in [clustering] has no effect: without 'enabled' this broker is"
+         " none of a cluster"),
         ("[main]\nsync = false\n",
          "'sync' in [main] is false: what is confirmed is not on disk yet, and a loss of power"
          " takes it away"),
