@@ -155,6 +155,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--realtime", action="store_true", help="above all else on the machine")
     parser.add_argument("--out", type=Path, metavar="FILE", help="all figures, as JSON")
     options = parser.parse_args(arguments)
+    for name in ("ours", "before"):
+        command = getattr(options, name)
+        if command is not None and "{data}" not in command:
+            # It would write where a broker of this machine has its data, and find what is there.
+            parser.error(f"--{name}: {{data}} stands for its data directory, and is missing")
     rows = [row for row in ROWS if fnmatchcase(row.name, options.rows)]
     contenders = ["ours"] + (["before"] if options.before else [])
     contenders += ["mosquitto"] if shutil.which("mosquitto") else []
