@@ -39,6 +39,7 @@ cdef struct msession_t
 cdef struct rstore_t
 cdef struct slog_t
 cdef struct summed_t
+cdef struct vacant_t
 
 ctypedef bint (*job_step_t)(loop_t* loop, job_t* job) noexcept nogil
 
@@ -415,7 +416,7 @@ cdef struct left_t:             # acks.N of segments that have gone, see handove
 
 cdef struct store_t:            # the segments of one queue
     const char* dirname         # where the queue's directory is, NUL-terminated, the loop's
-    char* basename              # and its name there
+    const char* basename        # and its name there, its owner's
     loop_t* loop
     seg_t** segs                # by rising id; the last one is written to
     seg_t* wseg
@@ -459,6 +460,7 @@ cdef struct store_t:            # the segments of one queue
     u64 ready                   # of this level, not kept up for other queues
     u32 noted                   # its place on a list of a log of sessions, or anything
     u8 level                    # of a priority queue
+    flag_t is_vacant            # of all queues to which nothing has come: it is never written to
     flag_t is_nested            # its directory is one of the queue's
     flag_t is_durable
     flag_t is_stream            # nothing is deleted but whole segments
@@ -469,6 +471,11 @@ cdef struct store_t:            # the segments of one queue
     flag_t is_dir_unsynced      # a file was created since then
     flag_t is_acks_wanted       # a commit waits until what it has deleted is on disk
     flag_t is_acks_dir_unsynced  # a file of deletions was created, or removed with its segment
+
+cdef struct vacant_t:           # the store of all queues to which nothing has come
+    store_t store               # must stay first
+    u32 segment_size
+    vacant_t* next              # of the loop's list
 
 cdef struct dedup_entry_t:      # a remembered key; entry 0 closes the ring and is none
     u64 key[2]                  # its hash
@@ -806,7 +813,7 @@ cdef struct queue_t:
     flag_t is_over              # on the loop's list of queues to hold to their limits
     flag_t is_deleted
     flag_t is_closed            # the store cannot be used: publishes are refused; see queue_shut
-    store_t store               # of a priority queue: of level 0
+    store_t* store              # of a priority queue: of level 0; see queue_own_store
     levels_t* levels            # NULL = not a priority queue
     features_t* features              # NULL = none
     stream_t* stream            # NULL = not a stream
@@ -822,6 +829,7 @@ cdef struct queue_t:
     flag_t is_owing             # the same of a message that is confirmed when it comes again
     flag_t is_asleep            # its one consumer has no struct until a message comes: of MQTT
     flag_t is_unindexed         # on the loop's list of those to be looked through for deadlines
+    flag_t is_store_owner       # the store is its own, and goes with it
     u8 n_breaks                 # how often a write has closed it, modulo 256
     u32 fold_at                 # of a session: its place among the targets of a publish, see fold_t
     queue_t* tick_next
@@ -848,7 +856,8 @@ cdef struct queue_t:
     u32 n_purges                # under way: their places in the store must stay what they are
     i64 due_ms                  # nothing expires before that, NEVER = nothing does
     u64 timeout_ms              # how long a delivery may stay unacked, 0 = for ever
-    u8* name                    # short string, for what tells of its death
+    const u8* name              # short string, for what tells of its death; behind the struct
+    const char* dirname         # in which its directory is, the loop's
     exchange_t* releases        # of a delayed exchange's queue: that exchange
     history_t* history          # of an exchange that keeps messages: they are here and not stored
     sample_t* sample            # where its messages are followed, NULL = nowhere for now
@@ -1758,6 +1767,7 @@ cdef struct watch_t:            # see loop/watch.pyx
 cdef struct loop_t:
     pool_t pool
     watch_t watch
+    vacant_t* vacants           # see queue/vacant.pyx
     u8* input                   # shared by all links, BLOCK_SIZE bytes
     u32 work                    # units of about 10 ns since the clock was looked at
     u32 look_units              # after which it is looked at

@@ -1194,6 +1194,10 @@ class Queue:
         """
 
     @property
+    def directory(self) -> str:
+        """The path of its files."""
+
+    @property
     def n_segments(self) -> int:
         """Segments of all its stores, each of which has up to three files."""
 

@@ -114,7 +114,7 @@ cdef int publish_go_on(chan_t* c, msg_t* m) noexcept nogil:
     units = TARGET_UNITS + <u32>(m.size >> UNIT_SHIFT)
     while job.at < c.targets.n:
         q = <queue_t*>c.targets.items[job.at]
-        if store_is_blank(&q.store) and loop_makes_enough(loop):
+        if store_is_blank(q.store) and loop_makes_enough(loop):
             loop_look(loop)
             return PUBLISH_TURN
         if not q.is_deleted:

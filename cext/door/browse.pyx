@@ -417,7 +417,7 @@ cdef class Browse:
                     rc = READ_TIRED
                     break
             if rc == READ_FAILED:
-                raise os_error(&q.store, "msgs", r.seg.id)
+                raise os_error(q.store, "msgs", r.seg.id)
         finally:
             window_drop(&r.window, &q.loop.pool)
         self.offset = r.offset if r.offset > r.from_offset else r.from_offset

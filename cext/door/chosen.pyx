@@ -105,7 +105,7 @@ cdef class Chosen:
             loop_enforce(q.loop)
         self.queue.loop.kick()
         if rc == WALK_FAILED:
-            raise os_error(&q.store, "msgs", self.walk.seg)
+            raise os_error(q.store, "msgs", self.walk.seg)
         return rc
 
     cdef int find_offset(self, queue_t* q, queue_t* to, i64 offset, u64 digest) noexcept nogil:

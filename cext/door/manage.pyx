@@ -338,7 +338,7 @@ def read_stream(Queue queue not None, i64 offset, u32 n, u64 most, u64 truncate)
             r.pos += rec.size
             r.offset += 1
         if rc == READ_FAILED:
-            raise os_error(&q.store, "msgs", r.seg.id)
+            raise os_error(q.store, "msgs", r.seg.id)
     finally:
         window_drop(&r.window, &q.loop.pool)
     if rc == READ_END:

@@ -126,7 +126,7 @@ cdef int copy_to_level(queue_t* old, queue_t* new) noexcept nogil:
     m.body = rec.body
     if record_has_far_body(&rec):
         m.body = props + rec.props_len
-        if store_copy_body(&old.store, &rec, props + rec.props_len, rec.body_len):
+        if store_copy_body(old.store, &rec, props + rec.props_len, rec.body_len):
             return -1
     m.body_len = rec.body_len
     m.size = rec.size
@@ -134,7 +134,7 @@ cdef int copy_to_level(queue_t* old, queue_t* new) noexcept nogil:
     loop.now_ms = <i64>le64(rec.names - 8)
     rc = -1 if st == NULL else queue_append_to(new, st, &m)
     loop.now_ms = now_ms
-    store_take(&old.store, &rec)
+    store_take(old.store, &rec)
     old.ready -= 1
     return -1 if rc or new.is_stuck or new.is_closed else 1
 

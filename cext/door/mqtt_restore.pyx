@@ -28,7 +28,7 @@ def mqtt_restore(Queue queue not None, list received not None, list sent not Non
     for id, seg, pos in sent:
         qos = 2 if seg & SENT_TWICE else 1
         if qos == 2 and not queue.q.is_closed and not store_reaches(
-                &queue.q.store, seg & ~SENT_TWICE, pos):
+                queue.q.store, seg & ~SENT_TWICE, pos):
             restore_packet(&s.sent, id, PACKET_RELEASED)
             gone.append(id)
         elif (restore_packet(&s.sent, id, PACKET_SENT, qos)
@@ -105,7 +105,7 @@ def mqtt_restore_taken(Queue queue not None, Exchange exchange not None, Session
 cdef dict moved_last(queue_t* q):
     """Places in the queue of a session of messages that were moved to it, by their origins: those
     of its last two segments, for the log has told of earlier ones."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     cdef seg_t* seg
     cdef rec_t rec
     cdef origin_t origin

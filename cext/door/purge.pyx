@@ -111,7 +111,7 @@ cdef bint queue_purge_store(queue_t* q, store_t* st, loc_t until, i64* left,
 
 cdef bint stream_purge_some(queue_t* q, u32 until, i64 ends_ns) noexcept nogil:
     """Remove segments with lower ids than `until`. True when that is done."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     if st.n_segs < 2 or st.segs[0].id >= until or stream_write_marker(q):
         return True
     while st.segs[0].id < until:

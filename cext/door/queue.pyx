@@ -43,36 +43,34 @@ cdef class Queue:
     def __cinit__(self, Loop loop, str directory, u32 segment_size, bint durable, *,
                   bytes name=b"", Vhost vhost=None, int max_priority=-1, bint is_stream=False):
         cdef bytes path = PyUnicode_EncodeFSDefault(directory), dirname, basename
-        cdef const char* place
+        cdef const u8* own_name = NULL
         if len(path) > 4000:
             raise ValueError("directory path is too long")
+        if len(name) > 255:
+            raise ValueError("longer than 255 bytes")
+        if vhost is not None:
+            own_name = <const u8*>PyBytes_AS_STRING(name)
+        dirname, _, basename = path.rpartition(b"/")
+        if max_priority >= 0:
+            basename = b"prio.000"
         self.loop = loop
         self.vhost = vhost
-        self.q = <queue_t*>calloc(1, sizeof(queue_t))
+        dirname = loop.dirnames.setdefault(dirname, dirname)
+        self.q = queue_new(&loop.t, segment_size, durable, PyBytes_AS_STRING(dirname),
+                           PyBytes_AS_STRING(basename), own_name, <u32>len(name))
         if self.q == NULL:
+            raise MemoryError()
+        loop.t.n_stores += 1
+        if vhost is not None:
+            self.q.vhost = &vhost.t
+        if (max_priority >= 0 or is_stream) and queue_own_store(self.q) == NULL:
             raise MemoryError()
         if max_priority >= 0:
             self.q.levels = levels_new(<u32>max_priority + 1, path)
             if self.q.levels == NULL:
-                free(self.q)
-                self.q = NULL
                 raise MemoryError()
-            place, basename = self.q.levels.dirname, b"prio.000"
-        else:
-            dirname, _, basename = path.rpartition(b"/")
-            dirname = loop.dirnames.setdefault(dirname, dirname)
-            place = dirname
-        self.q.loop = &loop.t
-        loop.t.n_stores += 1
-        self.q.refs = 1
-        self.q.due_ms = NEVER
-        if store_init(&self.q.store, &loop.t, place, basename, segment_size, durable):
-            raise MemoryError()
-        if vhost is not None:
-            self.q.vhost = &vhost.t
-            self.q.name = short_string(name)
-        if max_priority >= 0:
-            self.q.levels.stores[0] = &self.q.store
+            self.q.store.dirname = self.q.levels.dirname
+            self.q.levels.stores[0] = self.q.store
             self.q.store.is_nested = self.q.is_special = True
         if is_stream:
             self.q.stream = stream_new(segment_size)
@@ -212,12 +210,12 @@ cdef class Queue:
         cdef queue_t* q = self.q
         if q.stream == NULL or q.is_deleted or q.is_closed or self.loop.is_over:
             return False
-        if not q.is_stuck and store_flush(&q.store):
+        if not q.is_stuck and store_flush(q.store):
             queue_failed(q)
         if q.is_closed or stream_synced(q).offset >= stream_written(q):
             return False
         if stream_hand_over(q):
-            raise os_error(&q.store, "msgs", q.stream.unsynced_seg)
+            raise os_error(q.store, "msgs", q.stream.unsynced_seg)
         self.loop.waiting.append(callback)
         self.loop.kick()
         return True
@@ -274,7 +272,7 @@ cdef class Queue:
     def span(self) -> tuple:
         """Of a stream: how many segments there are, when the oldest message was stored, and the
         latest time of one in the newest segment that has any; Unix ms, 0 when it is empty."""
-        cdef const store_t* st = &self.q.store
+        cdef const store_t* st = self.q.store
         cdef u32 first = 0, last = st.n_segs
         while first < st.n_segs and st.segs[first].count == 0:
             first += 1
@@ -288,7 +286,7 @@ cdef class Queue:
         """Of a stream: (id, messages, bytes, first offset, first time, last time) of up to `most`
         segments with an id above `after`; times in Unix milliseconds, 0 when it is empty. The last
         one is written to."""
-        cdef store_t* st = &self.q.store
+        cdef store_t* st = self.q.store
         cdef u32 begin = store_index(st, after + 1), end
         if self.q.stream == NULL:
             return []
@@ -319,7 +317,7 @@ cdef class Queue:
             rc = reader_peek(self.q, &r, BLOCK_SIZE, &worked, &rec)
             window_drop(&r.window, &self.q.loop.pool)
         if rc == READ_FAILED:
-            raise os_error(&self.q.store, "msgs", r.seg.id)
+            raise os_error(self.q.store, "msgs", r.seg.id)
         return r.offset, rc != READ_TIRED
 
     def store_offset(self, bytes tag, i64 offset) -> bool:
@@ -384,11 +382,11 @@ cdef class Queue:
             ts.is_copying = False
             ts.is_stale = True
             return
-        path = f"{store_directory(&self.q.store)}/{OFFSETS_FILE.decode()}.tmp"
+        path = f"{store_directory(self.q.store)}/{OFFSETS_FILE.decode()}.tmp"
         raw = os.fsencode(path)
         cdef const char* temporary = PyBytes_AS_STRING(raw)
         with nogil:
-            rc = tracks_adopt(&self.q.store, ts, temporary, <u64>written)
+            rc = tracks_adopt(self.q.store, ts, temporary, <u64>written)
         if rc:
             ts.is_stale = True
             raise OSError(errno, os.strerror(errno), path)
@@ -396,7 +394,7 @@ cdef class Queue:
     def finish_segments(self) -> bool:
         """Of a stream: begin to cut the filling of finished segments, so that the next start need
         not look at each record; whether there were any. The rest happens after a sync."""
-        cdef store_t* st = &self.q.store
+        cdef store_t* st = self.q.store
         cdef u32 i, n = 0
         cdef int fd
         if self.q.stream == NULL or self.q.is_deleted or self.q.is_closed:
@@ -418,7 +416,7 @@ cdef class Queue:
 
     def end_segment(self, u32 seg_id) -> None:
         """A finished segment is on disk: cut its filling. What fails is tried again later."""
-        cdef store_t* st = &self.q.store
+        cdef store_t* st = self.q.store
         cdef seg_t* seg
         if self.q.is_deleted or self.q.is_closed:
             return
@@ -484,6 +482,11 @@ cdef class Queue:
         cdef queue_t* ghost = <queue_t*>calloc(1, sizeof(queue_t))
         if ghost == NULL:
             raise MemoryError()
+        ghost.store = <store_t*>calloc(1, sizeof(store_t))
+        if ghost.store == NULL:
+            free(ghost)
+            raise MemoryError()
+        ghost.is_store_owner = True
         ghost.loop = self.q.loop
         ghost.is_deleted = True
         ghost.refs = 1
@@ -524,7 +527,7 @@ cdef class Queue:
         failed = None
         for i in range(queue_levels(self.q)):
             st = queue_level(self.q, i)
-            if st == NULL or not st.is_durable or self.q.is_closed:
+            if st == NULL or st.is_vacant or not st.is_durable or self.q.is_closed:
                 continue
             if store_close(st) or (st.wfd >= 0 and sync_data(st.wfd)) or (
                     st.is_stream and (tracks_flush(self.q) or stream_sync_files(self.q))):
@@ -533,6 +536,11 @@ cdef class Queue:
         queue_release(self.q)
         if failed is not None:
             raise failed
+
+    @property
+    def directory(self) -> str:
+        """The path of its files."""
+        return queue_directory(self.q)
 
     @property
     def n_segments(self) -> int:
@@ -544,7 +552,7 @@ cdef class Queue:
         """Forget all messages and let go of files and memory; the caller removes the directory.
 
         Returns whether there can be files in it."""
-        cdef store_t* st = &self.q.store
+        cdef store_t* st = self.q.store
         cdef bint had_files
         if self.q.is_deleted:
             return True
@@ -749,7 +757,7 @@ cdef class Queue:
     def pending(self, u32 n) -> list:
         """(Unix ms, routing key, size) of the n messages of a delayed exchange's queue that are
         released next, the first one first. Of the heap of dues it looks at what it needs."""
-        cdef store_t* st = &self.q.store
+        cdef store_t* st = self.q.store
         cdef seg_t* seg
         cdef rec_t rec
         cdef u64 child

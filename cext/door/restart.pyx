@@ -102,7 +102,7 @@ cdef class Restart:
         elif not self.has_tracks or not self.tracks.step():
             self.notes += self.tracks.notes
             if (self.has_tracks and self.tracks.is_changed and not self.is_held
-                    and tracks_rewrite(&q.store, &q.stream.tracks)):
+                    and tracks_rewrite(q.store, &q.stream.tracks)):
                 raise OSError(errno, os.strerror(errno), self.tracks.path)
             stream_all_read(q)
             self.end()
@@ -117,7 +117,7 @@ cdef class Restart:
         self.entries = queue_entries(self.queue, None, self.notes)
         if q.stream != NULL:
             self.n_unread = stream_find(q, self.entries, self.notes)
-            store_drop_window(&q.store, &q.loop.pool)
+            store_drop_window(q.store, &q.loop.pool)
         return 0
 
     cdef int end(self) except -1:
@@ -158,5 +158,5 @@ cdef class Restart:
         if q.is_deleted or not q.is_closed:
             raise ValueError("the queue has been deleted or restarted meanwhile")
         raw = os.fsencode(f"{self.tracks.path}.tmp")
-        if tracks_adopt(&q.store, &q.stream.tracks, PyBytes_AS_STRING(raw), written):
+        if tracks_adopt(q.store, &q.stream.tracks, PyBytes_AS_STRING(raw), written):
             raise OSError(errno, os.strerror(errno), self.tracks.path)

@@ -117,7 +117,7 @@ cdef class SessionLog(SessionSink):
         cdef u32 at
         for at in places or ():
             if queue.q.is_closed or not store_kept(
-                    &queue.q.store, self.s.places[at].seg, self.s.places[at].end):
+                    queue.q.store, self.s.places[at].seg, self.s.places[at].end):
                 slog_miss(&self.s, at)
 
     def secure(self) -> None:

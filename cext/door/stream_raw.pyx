@@ -76,7 +76,7 @@ cdef int reader_block(queue_t* q, reader_t* r, i64 end, u32 want, const u8** p, 
                       u32* count, u32* rest) noexcept nogil:
     """The records where the reader stands, and the bytes of the last one that do not fit.
     A read_result."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     cdef seg_t* seg
     cdef rec_t rec
     cdef u64 needed = 0, most, left
@@ -144,7 +144,7 @@ def raw_records(Queue queue not None, i64 offset, i64 end) -> tuple:
             if rc == READ_FOUND:
                 rc = reader_block(q, &r, end, BLOCK_SIZE, &p, &used, &count, &rest)
         if rc == READ_FAILED:
-            raise os_error(&q.store, "msgs", r.seg.id)
+            raise os_error(q.store, "msgs", r.seg.id)
         if rc != READ_FOUND:
             return b"", offset if rc == READ_TIRED else end, 0, 0, 0
         block = PyBytes_FromStringAndSize(NULL, RAW_HEAD + <Py_ssize_t>used)
@@ -167,16 +167,16 @@ def raw_rest(Queue queue not None, u32 seg_id, u32 pos, u32 n) -> object:
     cdef int rc
     if q.is_deleted or q.is_closed:
         return None
-    seg = store_segment(&q.store, seg_id)
+    seg = store_segment(q.store, seg_id)
     if seg == NULL or seg.id != seg_id or pos >= seg.size:
         return None
     memset(&w, 0, sizeof(window_t))
     w.fd = -1
     n = n if n < BLOCK_SIZE else BLOCK_SIZE
     try:
-        rc = store_bytes(&q.store, &q.loop.pool, &w, seg, pos, n, &p, &n)
+        rc = store_bytes(q.store, &q.loop.pool, &w, seg, pos, n, &p, &n)
         if rc == -2:
-            raise os_error(&q.store, "msgs", seg_id)
+            raise os_error(q.store, "msgs", seg_id)
         return PyBytes_FromStringAndSize(<const char*>p, n) if rc > 0 else None
     finally:
         window_drop(&w, &q.loop.pool)

@@ -43,7 +43,7 @@ def view_reached(Queue queue not None, u32 segment, u32 end) -> bool:
     with nogil:
         rc = view_reach(q, segment, end)
     if rc < 0:
-        raise os_error(&q.store, "msgs", segment)
+        raise os_error(q.store, "msgs", segment)
     queue.loop.kick()
     return rc == 0
 

@@ -258,6 +258,7 @@ cdef class Loop:
         self.close_descriptors()
         for i in range(self.t.pool.n):
             free(self.t.pool.free_blocks[i])
+        vacants_free(&self.t)
         free(self.t.input)
         free(self.t.count_header)
         free(self.t.scratch.p)

@@ -50,11 +50,13 @@ cdef int queue_hand_over(queue_t* q, bint is_whole) noexcept nogil:
     cdef u32 i
     for i in range(queue_levels(q)):
         st = queue_level(q, i)
-        if st != NULL and is_whole:
+        if st == NULL or st.is_vacant:
+            continue
+        if is_whole:
             st.is_unsynced = st.is_large_unsynced = st.is_dir_unsynced = False
             st.is_acks_wanted = st.is_acks_dir_unsynced = False
             store_covers_left(st)
-        elif st != NULL and store_hand_over(st, q.loop):
+        elif store_hand_over(st, q.loop):
             return -1
     if q.stream != NULL:
         stream_handed_over(q)

@@ -38,7 +38,7 @@ cdef void returned_gone(session_t* s, packet_t* p) noexcept nogil:
     p.state = PACKET_RELEASED
     if s.link != NULL and s.link.mqtt != NULL:
         s.link.mqtt.chan.global_unacked += 1
-        queue_want_acks(s.link.mqtt.queue, &s.link.mqtt.queue.store)
+        queue_want_acks(s.link.mqtt.queue, s.link.mqtt.queue.store)
         release_note(s.link.mqtt, p.id)
 
 

@@ -53,8 +53,8 @@ cdef void mqtt_return(mqtt_t* s) noexcept nogil:
     cdef u32 i
     if returned_reserve(s.session, c.n_unacked):
         return
-    if c.n_unacked and s.queue.may_expire:
-        queue_level(s.queue, 0).tail_due_ms = NEVER     # they stay, however due those behind are
+    if c.n_unacked and s.queue.may_expire and not s.queue.store.is_vacant:
+        s.queue.store.tail_due_ms = NEVER       # they stay, however due those behind are
     for i in range(c.old_at, c.n_old):
         mqtt_note_returned(s, &c.old[i])
     while tag < c.next_tag:

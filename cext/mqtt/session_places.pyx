@@ -75,7 +75,7 @@ cdef int slog_sink_place(session_log_t* sink, queue_t* q, mlog_t* retained,
     cdef u32 at
     if q == NULL:
         return slog_place_retained(sl, retained, places)
-    st = &q.store
+    st = q.store
     if not st.is_durable or q.is_deleted or q.name == NULL or st.n_segs == 0:
         return 0                        # it goes with the broker
     at = st.noted
@@ -103,7 +103,7 @@ cdef u32 place_end(const splace_t* place) noexcept nogil:
         return 0
     if place.queue.is_closed:
         return <u32>-1                  # it could not be written
-    seg = store_segment(&place.queue.store, place.seg)
+    seg = store_segment(place.queue.store, place.seg)
     return seg.size if seg != NULL and seg.size > SEGMENT_HEADER else 0
 
 
@@ -162,7 +162,7 @@ cdef void slog_after(mlog_t* log) noexcept nogil:
         q = sl.places[i].queue
         if q == NULL:
             continue
-        if not q.is_deleted and not q.is_closed and not q.is_stuck and store_flush(&q.store):
+        if not q.is_deleted and not q.is_closed and not q.is_stuck and store_flush(q.store):
             queue_failed(q)
         queue_unref(q)
     if sl.n_told:

@@ -21,7 +21,7 @@ cdef inline bint shared_moves(const queue_t* q, u64 size) noexcept nogil:
 cdef bint shared_read(mqtt_t* s, queue_t* q, u32 id, u32 pos, rec_t* rec,
                       publish_t* m) noexcept nogil:
     """Read a message that was sent. False when it is not there."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     cdef seg_t* seg = store_segment(st, id)
     if seg == NULL or seg.id != id or pos >= seg.size:
         return False
@@ -72,10 +72,13 @@ cdef bint shared_move(mqtt_t* s, queue_t* q, const publish_t* m, const origin_t*
     """Have the session keep a message of q with the id of p. Whether it has: then it is to be
     deleted in q, see shared_moved."""
     cdef loop_t* loop = q.loop
-    cdef store_t* to = &s.queue.store
+    cdef store_t* to
     cdef u32 before, pos
     cdef bint is_taken
     if queue_cannot_take(s.queue):      # one that is closed has no segment
+        return False
+    to = queue_own_store(s.queue)
+    if to == NULL:
         return False
     loop_begin_move(loop, q)
     if loop_expect_takers(loop, 1):
@@ -152,8 +155,8 @@ cdef bint shared_find(mqtt_t* s, queue_t* q, const origin_t* origin, rec_t* rec,
     cdef origin_t found
     if q.is_deleted or q.is_closed or not shared_moves(q, 0) or q.ready == 0:
         return False
-    seg = store_segment(&q.store, origin.seg)
-    if seg == NULL or not store_is_ahead(&q.store, origin.seg, origin.pos) or segment_has_deleted(
+    seg = store_segment(q.store, origin.seg)
+    if seg == NULL or not store_is_ahead(q.store, origin.seg, origin.pos) or segment_has_deleted(
             seg, origin.pos) or not shared_read(s, q, origin.seg, origin.pos, rec, m):
         return False
     s.log.origin(s.log, q, rec, &found)
@@ -162,12 +165,12 @@ cdef bint shared_find(mqtt_t* s, queue_t* q, const origin_t* origin, rec_t* rec,
 
 cdef bint shared_take_out(queue_t* q, const rec_t* rec) noexcept nogil:
     """A message of q, which is ready, is moved. Whether there was memory: else it stays."""
-    cdef seg_t* seg = store_segment(&q.store, rec.seg)
+    cdef seg_t* seg = store_segment(q.store, rec.seg)
     cdef spot_t at = spot_of(rec, MOVE_ORDERED)
     if segment_push_deleted(seg, rec.pos):
         return False
-    store_forget_due(&q.store, rec.seg, rec.pos)
-    queue_uncount(q, &q.store, rec.size)
+    store_forget_due(q.store, rec.seg, rec.pos)
+    queue_uncount(q, q.store, rec.size)
     shared_moved(q, &at)
     queue_touch(q)
     return True
@@ -175,7 +178,7 @@ cdef bint shared_take_out(queue_t* q, const rec_t* rec) noexcept nogil:
 
 cdef bint moved_is_at(queue_t* q, u32 id, u32 pos, const origin_t* origin) noexcept nogil:
     """Whether a message that was moved stands at that place of its session's queue."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     cdef seg_t* seg = store_segment(st, id)
     cdef rec_t rec
     cdef origin_t found

@@ -74,9 +74,9 @@ cdef int delayed_append(queue_t* q, const msg_t* m) noexcept nogil:
     """queue_append for an internal queue."""
     cdef i64 now_ms = q.loop.now_ms
     cdef i64 due_ms = due_after(now_ms, m.props, m.headers_at, m.headers_len)
-    if queue_append_to(q, &q.store, m):
+    if queue_append_to(q, q.store, m):
         return APPEND_FAILED
-    if dues_push(&q.store, due_ms, q.store.wseg.id, q.store.wseg.size - <u32>m.size):
+    if dues_push(q.store, due_ms, q.store.wseg.id, q.store.wseg.size - <u32>m.size):
         return APPEND_FAILED
     if due_ms < q.due_ms:
         queue_set_due(q, due_ms)
@@ -90,7 +90,7 @@ cdef int delayed_append(queue_t* q, const msg_t* m) noexcept nogil:
 cdef int delayed_index(queue_t* q) noexcept nogil:
     """Find out when each stored message is due, and how many there are: what was counted before may
     be wrong for segments that were cut. 0, or -1 with errno."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     cdef u32 i
     q.ready = q.ready_bytes = 0
     for i in range(st.n_segs):
@@ -104,7 +104,7 @@ cdef int delayed_index(queue_t* q) noexcept nogil:
 
 cdef int delayed_index_segment(queue_t* q, seg_t* seg) noexcept nogil:
     """delayed_index for one segment, whose deleted positions are sorted. 0, or -1 with errno."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     cdef rec_t rec
     cdef u32 pos = SEGMENT_HEADER, count = 0, skipped = 0
     cdef int rc
@@ -176,7 +176,7 @@ cdef int delayed_publish(queue_t* q, const rec_t* rec) noexcept nogil:
         return MOVE_REFUSED
     p = released_write(q.releases, rec, p, &m)
     m.body = p
-    if store_copy_body(&q.store, rec, p, rec.body_len):
+    if store_copy_body(q.store, rec, p, rec.body_len):
         is_done = False
     elif m.size:
         route_released(q.releases, &m, loop)
@@ -187,7 +187,7 @@ cdef int delayed_publish(queue_t* q, const rec_t* rec) noexcept nogil:
 
 cdef bint delayed_release_next(queue_t* q) noexcept nogil:
     """Release the message that is due first. False when that has to wait, or the queue broke."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     cdef due_t top = st.dues[0]
     cdef seg_t* seg = store_segment(st, top.seg)
     cdef rec_t rec
@@ -222,7 +222,7 @@ cdef bint delayed_release_next(queue_t* q) noexcept nogil:
 cdef void delayed_release(queue_t* q, i64 now_ms) noexcept nogil:
     """Release what is due, the earliest first, for as long as others can wait; note when to look
     again."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     cdef i64 until_ns = clock_ns() + EXPIRY_NS
     cdef u32 n = 0
     cdef rec_t rec

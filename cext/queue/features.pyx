@@ -44,7 +44,7 @@ cdef inline store_t* queue_level_for(queue_t* q, const msg_t* m) noexcept nogil:
     """The store for a message by its priority; NULL when out of memory."""
     cdef u32 level = m.props[m.priority_at] if m.priority_at else 0
     if q.levels == NULL:
-        return &q.store
+        return queue_own_store(q)
     level = level if level < q.levels.n else q.levels.n - 1
     if q.levels.stores[level] != NULL:
         return q.levels.stores[level]

@@ -21,13 +21,12 @@ cdef str store_directory(const store_t* st):
 cdef void store_forget(store_t* st, pool_t* pool):
     """Back to an empty store after a load that failed; files stay."""
     cdef const char* dirname = st.dirname
-    cdef bytes basename = st.basename
+    cdef const char* basename = st.basename
     cdef u32 segment_size = st.segment_size
     cdef bint is_durable = st.is_durable, is_nested = st.is_nested, is_stream = st.is_stream
     cdef u8 level = st.level
     store_release(st, pool)
-    if store_init(st, st.loop, dirname, basename, segment_size, is_durable):
-        raise MemoryError()
+    store_init(st, st.loop, dirname, basename, segment_size, is_durable)
     st.level, st.is_nested, st.is_stream = level, is_nested, is_stream
 
 
@@ -35,7 +34,7 @@ cdef void queue_forget(queue_t* q):
     """Back to empty stores after a load that failed; files stay."""
     cdef u32 i
     for i in range(queue_levels(q)):
-        if queue_level(q, i) != NULL:
+        if queue_level(q, i) != NULL and not queue_level(q, i).is_vacant:
             store_forget(queue_level(q, i), &q.loop.pool)
     q.ready = q.ready_bytes = 0
     queue_clear_levels(q)
@@ -45,7 +44,7 @@ cdef str queue_directory(const queue_t* q):
     """Its directory, in which a priority queue has one for each level."""
     if q.levels != NULL:
         return os.fsdecode(q.levels.dirname)
-    return store_directory(&q.store)
+    return f"{os.fsdecode(q.dirname)}/{os.fsdecode(queue_basename(q))}"
 
 
 cdef list queue_load(queue_t* q, dict entries):
@@ -55,6 +54,8 @@ cdef list queue_load(queue_t* q, dict entries):
     cdef u32 i, at
     cdef u64 before
     notes = []
+    if q.store.is_vacant and entries.keys() <= {".queue"}:
+        return notes
     for i in range(queue_levels(q)):
         st = load_level(q, i, entries)
         if st == NULL:
@@ -76,7 +77,7 @@ cdef store_t* load_level(queue_t* q, u32 level, dict entries) except? NULL:
         entry = entries.get(f"prio.{level:03d}")
         if entry is None or not entry.is_dir():
             return NULL
-    st = queue_level(q, level) if q.levels == NULL else queue_make_level(q, level)
+    st = queue_own_store(q) if q.levels == NULL else queue_make_level(q, level)
     if st == NULL:
         raise MemoryError()
     return st
@@ -87,9 +88,9 @@ cdef queue_loaded(queue_t* q):
     found on the way out."""
     if q.releases != NULL:
         if delayed_index(q):
-            raise OSError(errno, os.strerror(errno), store_directory(&q.store))
+            raise OSError(errno, os.strerror(errno), store_directory(q.store))
         if q.store.n_segs:
-            load_drop_finished(&q.store)
+            load_drop_finished(q.store)
     elif q.ready:
         q.may_expire = q.may_bury = q.is_special = True
 

@@ -10,6 +10,57 @@
 
 # ---- life ----------------------------------------------------------------------------------------
 
+cdef queue_t* queue_new(loop_t* loop, u32 segment_size, bint is_durable, const char* dirname,
+                        const char* basename, const u8* name, u32 name_len) noexcept nogil:
+    """A queue to which nothing has come; its store is to be in the directory `basename` of
+    `dirname`, which outlives it. `name` of at most 255 bytes, NULL = none needed. NULL when out of
+    memory."""
+    cdef u64 n = strlen(basename) + 1
+    cdef store_t* vacant = vacant_store(loop, segment_size, is_durable)
+    cdef queue_t* q
+    cdef u8* text
+    if vacant == NULL:
+        return NULL
+    q = <queue_t*>calloc(1, sizeof(queue_t) + n + name_len + 1)
+    if q == NULL:
+        return NULL
+    q.loop = loop
+    q.store = vacant
+    q.dirname = dirname
+    q.refs = 1
+    q.due_ms = NEVER
+    memcpy(queue_basename(q), basename, n)
+    if name != NULL:
+        text = <u8*>queue_basename(q) + n
+        text[0] = <u8>name_len
+        memcpy(text + 1, name, name_len)
+        q.name = text
+    return q
+
+
+cdef inline char* queue_basename(const queue_t* q) noexcept nogil:
+    """What its directory is called."""
+    return <char*>(q + 1)
+
+
+cdef store_t* queue_own_store(queue_t* q) noexcept nogil:
+    """The store of q, for what comes first. Until then it shares one with all queues that never
+    held a message: of many queues most do not. Who has asked q for its store before asks again.
+    NULL when out of memory."""
+    cdef store_t* st = q.store
+    if not st.is_vacant:
+        return st
+    st = <store_t*>malloc(sizeof(store_t))
+    if st != NULL:
+        st[0] = q.store[0]
+        st.is_vacant = False
+        st.dirname = q.dirname
+        st.basename = queue_basename(q)
+        q.store = st
+        q.is_store_owner = True
+    return st
+
+
 cdef void queue_unref(queue_t* q) noexcept nogil:
     lmq_assert(q.refs > 0)
     q.refs -= 1
@@ -23,7 +74,8 @@ cdef void queue_unref(queue_t* q) noexcept nogil:
             free(q.moves.parked)
             free(q.moves.large.items)
             free(q.moves)
-        free(q.name)
+        if q.is_store_owner:
+            free(q.store)
         free(q.levels)
         free(q.trial)
         stream_free(q.stream)
@@ -65,7 +117,7 @@ cdef levels_t* levels_new(u32 n, const char* dirname) noexcept nogil:
 # hot
 cdef inline store_t* queue_level(const queue_t* q, u32 level) noexcept nogil:
     """The store of one priority; of any other queue the only one."""
-    return q.levels.stores[level] if q.levels != NULL else <store_t*>&q.store
+    return q.levels.stores[level] if q.levels != NULL else q.store
 
 
 cdef inline u32 queue_levels(const queue_t* q) noexcept nogil:
@@ -78,11 +130,11 @@ cdef inline store_t* queue_top(const queue_t* q) noexcept nogil:
     """The store that holds the next message: the highest level that is not empty."""
     cdef u32 i
     if q.levels == NULL:
-        return <store_t*>&q.store
+        return q.store
     for i in range(4):
         if q.levels.filled[3 - i]:
             return q.levels.stores[(3 - i) * 64 + highest_bit(q.levels.filled[3 - i])]
-    return <store_t*>&q.store
+    return q.store
 
 
 cdef void queue_count_level(queue_t* q, store_t* st, i64 change) noexcept nogil:
@@ -112,18 +164,22 @@ cdef inline void queue_uncount(queue_t* q, store_t* st, u32 size) noexcept nogil
         queue_count_level(q, st, -1)
 
 
+cdef enum:
+    LEVEL_NAME = 16             # bytes of the name of a level's directory, with what ends it
+
+
 cdef store_t* queue_make_level(queue_t* q, u32 level) noexcept nogil:
     """The store of a level, made at its first message; NULL when out of memory."""
-    cdef char basename[16]
     cdef store_t* st = q.levels.stores[level]
+    cdef char* basename
     if st != NULL:
         return st
-    snprintf(basename, sizeof(basename), b"prio.%03u", level)
-    st = <store_t*>malloc(sizeof(store_t))
-    if st == NULL or store_init(st, q.loop, q.store.dirname, basename, q.store.segment_size,
-                                q.store.is_durable):
-        free(st)
+    st = <store_t*>malloc(sizeof(store_t) + LEVEL_NAME)
+    if st == NULL:
         return NULL
+    basename = <char*>(st + 1)
+    snprintf(basename, LEVEL_NAME, b"prio.%03u", level)
+    store_init(st, q.loop, q.store.dirname, basename, q.store.segment_size, q.store.is_durable)
     st.level = <u8>level
     st.is_nested = True
     q.levels.stores[level] = st
@@ -209,7 +265,7 @@ cdef void queue_break(queue_t* q) noexcept nogil:
     loop.has_lost = True
     q.ready = q.ready_bytes = q.unacked = q.unacked_bytes = 0
     for i in range(queue_levels(q)):
-        if queue_level(q, i) != NULL:
+        if queue_level(q, i) != NULL and not queue_level(q, i).is_vacant:
             queue_count_level(q, queue_level(q, i), -<i64>queue_level(q, i).ready)
             store_abandon(queue_level(q, i), &loop.pool)
     if q.stream != NULL:
@@ -256,7 +312,9 @@ cdef int queue_append_slow(queue_t* q, store_t* st, const msg_t* m) noexcept nog
     """Make room for m and append it, in memory when the disk has none. Returns 0, or -1 when
     the queue is closed or there is no memory."""
     cdef int rc
-    if st.n_segs == 0 and store_begin(st):
+    if st.is_vacant:
+        st = queue_own_store(q)
+    if st == NULL or (st.n_segs == 0 and store_begin(st)):
         return -1
     if not q.is_stuck:
         rc = 0
@@ -292,7 +350,7 @@ cdef inline int queue_append(queue_t* q, const msg_t* m) noexcept nogil:
     Cost: 15 ns for a small message into a warm stage."""
     if q.is_special or m.is_special:
         return queue_append_ruled(q, m)
-    return queue_append_to(q, &q.store, m)
+    return queue_append_to(q, q.store, m)
 
 
 # hot
@@ -731,7 +789,7 @@ cdef void queue_end_tick(queue_t* q) noexcept nogil:
     if q.stream != NULL:
         rc = stream_end_tick(q)
     else:
-        for i in range(queue_levels(q)):
+        for i in range(0 if q.store.is_vacant else queue_levels(q)):
             if queue_level(q, i) != NULL and rc == 0:
                 rc = store_end_tick(queue_level(q, i), q)
     if rc < 0:
@@ -785,9 +843,9 @@ cdef void queue_release(queue_t* q) noexcept nogil:
         stream_abandon(q)
     for i in range(queue_levels(q)):
         st = queue_level(q, i)
-        if st != NULL:
+        if st != NULL and not st.is_vacant:
             store_release(st, &q.loop.pool)
-            if st != &q.store:
+            if i:
                 free(st)
                 q.levels.stores[i] = NULL
                 q.loop.n_stores -= 1

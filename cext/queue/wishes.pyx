@@ -29,6 +29,8 @@ cdef void queue_want_acks(queue_t* q, store_t* st) noexcept nogil:
     """A commit deletes messages of st: the next sync covers that."""
     if not q.loop.sync or q.is_closed or q.is_deleted or q.stream != NULL or not st.is_durable:
         return
+    if st.is_vacant:
+        return
     st.is_acks_wanted = True
     if not q.is_sync_wanted:
         loop_want_sync(q.loop, q)

@@ -456,11 +456,10 @@ cdef int store_flush_acks(store_t* st) noexcept nogil:
 
 # ---- opening, closing, purging -------------------------------------------------------------------
 
-cdef int store_init(store_t* st, loop_t* loop, const char* dirname, const char* basename,
-                    u32 segment_size, bint is_durable) noexcept nogil:
-    """An empty store in the directory `basename` of `dirname`, which must outlive it. Nothing is
-    created on disk before the first flush, and no segment before the first message: most of many
-    queues never hold one. 0, or -1 out of memory."""
+cdef void store_init(store_t* st, loop_t* loop, const char* dirname, const char* basename,
+                     u32 segment_size, bint is_durable) noexcept nogil:
+    """An empty store in the directory `basename` of `dirname`; both must outlive it. Nothing is
+    created on disk before the first flush, and no segment before the first message."""
     memset(st, 0, sizeof(store_t))
     st.loop = loop
     st.wfd = -1
@@ -469,13 +468,9 @@ cdef int store_init(store_t* st, loop_t* loop, const char* dirname, const char* 
     st.segment_size = min(segment_size, <u32>-1 - (TERMINATOR + PATTERN))
     st.is_durable = is_durable
     st.dirname = dirname
-    st.basename = <char*>malloc(strlen(basename) + 1)
-    if st.basename == NULL:
-        return -1
-    memcpy(st.basename, basename, strlen(basename) + 1)
+    st.basename = basename
     st.wseg = st.rseg = &no_segment
     st.rpos = st.flushed = st.stage_at = SEGMENT_HEADER
-    return 0
 
 
 cdef int store_begin(store_t* st) noexcept nogil:
@@ -490,6 +485,7 @@ cdef int store_begin(store_t* st) noexcept nogil:
 cdef void store_release(store_t* st, pool_t* pool) noexcept nogil:
     """Free all memory and descriptors. Files stay."""
     cdef loop_t* loop = st.loop
+    cdef const char* dirname = st.dirname
     cdef u32 i
     if st.wseg != NULL:
         store_drop_stage(st, pool)
@@ -501,12 +497,12 @@ cdef void store_release(store_t* st, pool_t* pool) noexcept nogil:
     free(st.segs)
     free(st.requeued)
     free(st.gaps)
-    free(st.basename)
     free(st.dues)
     free(st.left)
     store_release_counts(st)
     memset(st, 0, sizeof(store_t))
     st.loop = loop
+    st.dirname = dirname
     st.counts = &no_counts
     st.wfd = -1
 

@@ -60,7 +60,7 @@ cdef int stream_append(queue_t* q, const msg_t* m) noexcept nogil:
     cdef stream_t* s = q.stream
     cdef seg_t* seg
     cdef u32 pos
-    if queue_append_to(q, &q.store, m):
+    if queue_append_to(q, q.store, m):
         return APPEND_FAILED
     seg = q.store.wseg
     pos = seg.size - <u32>m.size
@@ -79,7 +79,7 @@ cdef int stream_append(queue_t* q, const msg_t* m) noexcept nogil:
 
 cdef int stream_roll(queue_t* q) noexcept nogil:
     """queue_roll for a stream, whose write segment is flushed. 0, or -1 with errno."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     cdef bint is_handed = not st.is_unsynced and stream_is_handed(q)
     cdef seg_t* seg
     if st.reserved == 0:
@@ -301,7 +301,7 @@ cdef void stream_read_failed(queue_t* q, consumer_t* k) noexcept nogil:
     if q.loop.is_reading and errno == ENOENT:
         view_passed(q, k)
         return
-    queue_read_failed(q, &q.store)
+    queue_read_failed(q, q.store)
     if not can_wait_to_read(q.store.error):
         queue_break(q)
         return
@@ -395,7 +395,7 @@ cdef inline void stream_settle(queue_t* q, const unacked_t* u, bint requeue) noe
     if requeue:
         if k.is_cancelled:
             return
-        if store_segment(&q.store, u.seg) != NULL and requeued_push(r, u.seq) == 0:
+        if store_segment(q.store, u.seg) != NULL and requeued_push(r, u.seq) == 0:
             if k.is_able and r.is_idle:
                 reader_leave_ring(k)
                 reader_join_ring(k)
@@ -410,7 +410,7 @@ cdef inline void stream_settle(queue_t* q, const unacked_t* u, bint requeue) noe
 cdef int stream_end_tick(queue_t* q) noexcept nogil:
     """Write what was staged and what was acknowledged, give back memory. 0, 1 when that goes on in
     the next turn, or -1 with errno."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     cdef stream_t* s = q.stream
     cdef int rc = store_flush_pieces(st) if q.is_stuck else 0
     if rc:

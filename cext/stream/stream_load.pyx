@@ -13,7 +13,7 @@ cdef enum:
 cdef list stream_load(queue_t* q, dict entries, bint is_synced):
     """queue_load for a stream; `is_synced`, whether all that is found is known to be on disk.
     Returns lines for the log."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     cdef u32 i
     notes = []
     for i in range(stream_find(q, entries, notes)):
@@ -29,7 +29,7 @@ cdef list stream_load(queue_t* q, dict entries, bint is_synced):
 
 cdef u32 stream_find(queue_t* q, dict entries, list notes) except? 0:
     """Find the segments of a stream; nothing is read yet. Returns how many there are to read."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     q.stream.changed_seg = 0
     found = find_segments(st, entries, notes)
     stream_find_marker(q, entries)
@@ -53,7 +53,7 @@ cdef int stream_loaded(queue_t* q, bint is_synced, dict entries, list notes) exc
 cdef void stream_all_read(queue_t* q) noexcept nogil:
     """All is read."""
     stream_look(q)
-    store_drop_window(&q.store, &q.loop.pool)
+    store_drop_window(q.store, &q.loop.pool)
 
 
 cdef stream_add_segment(store_t* st, u32 id, u32 size):
@@ -68,7 +68,7 @@ cdef stream_add_segment(store_t* st, u32 id, u32 size):
 cdef void stream_begin_syncs(queue_t* q, bint is_synced) noexcept nogil:
     """Note what is on disk. After an end without order that is not known: the kernel may still have
     it in memory."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     cdef stream_t* s = q.stream
     memset(&s.synced, 0, sizeof(reach_t))
     memset(s.awaited, 0, sizeof(s.awaited))
@@ -136,7 +136,7 @@ cdef bint load_stream_meta(store_t* st, seg_t* seg) except -1:
 
 cdef stream_load_segment(queue_t* q, seg_t* seg, dict entries):
     """Count the records of a segment: by its meta file, or by walking it."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     cdef u32 size = seg.size, data_end
     cdef i64 gone
     if (f"meta.{seg.id:010d}" in entries and load_stream_meta(st, seg)
@@ -156,7 +156,7 @@ cdef stream_load_segment(queue_t* q, seg_t* seg, dict entries):
 cdef void stream_note_changed(queue_t* q, seg_t* seg) noexcept nogil:
     """A segment was walked and is damaged. Where nobody knows how many records the damage had, what
     follows has lower offsets than it had: note how many come before."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     cdef rec_t rec
     cdef u32 pos = SEGMENT_HEADER, at = SEGMENT_HEADER, i
     q.stream.changed_seg = seg.id
@@ -175,7 +175,7 @@ cdef void stream_note_changed(queue_t* q, seg_t* seg) noexcept nogil:
 
 cdef void stream_number(queue_t* q) noexcept nogil:
     """Give each segment the offset of its first record."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     cdef stream_t* s = q.stream
     cdef seg_t* seg
     cdef seg_t* before
@@ -224,7 +224,7 @@ cdef void stream_number(queue_t* q) noexcept nogil:
 
 cdef void stream_end_segment(queue_t* q, seg_t* seg) noexcept nogil:
     """Count what a numbered segment has; write its meta file if that is missing."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     q.ready += seg.count
     q.ready_bytes += seg.size - SEGMENT_HEADER
     if seg is st.wseg or seg.written or seg.damaged_at or seg.count == 0:
@@ -237,7 +237,7 @@ cdef void stream_end_segment(queue_t* q, seg_t* seg) noexcept nogil:
 
 cdef stream_end_load(queue_t* q, dict entries, list notes):
     """Go on in a new segment where the newest is damaged, or where the marker says."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     if st.wseg.damaged_at:
         load_leave_segment(st)
         st.wseg.first_offset = q.stream.next_offset

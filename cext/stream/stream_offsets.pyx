@@ -325,7 +325,7 @@ cdef int tracks_adopt(store_t* st, tracks_t* ts, const char* temporary, u64 n) n
 
 cdef int tracks_flush(queue_t* q) noexcept nogil:
     """Write what was acknowledged since the last flush. 0, or -1 with errno."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     cdef tracks_t* ts = &q.stream.tracks
     cdef track_t* t = ts.dirty
     cdef track_t* following
@@ -399,7 +399,7 @@ cdef class _TracksLoad:
         """Open the file. Whether there is one. Raises OSError, ValueError."""
         self.q = q
         self.first = first
-        self.path = f"{store_directory(&q.store)}/{OFFSETS_FILE.decode()}"
+        self.path = f"{store_directory(q.store)}/{OFFSETS_FILE.decode()}"
         entry = entries.get(OFFSETS_FILE.decode())
         if entry is None:
             return False
@@ -476,6 +476,6 @@ cdef list tracks_load(queue_t* q, dict entries, i64 first):
         return load.notes
     while load.step():
         pass
-    if load.is_changed and tracks_rewrite(&q.store, &q.stream.tracks):
+    if load.is_changed and tracks_rewrite(q.store, &q.stream.tracks):
         raise OSError(errno, os.strerror(errno), load.path)
     return load.notes

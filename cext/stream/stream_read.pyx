@@ -146,7 +146,7 @@ cdef inline bint reader_is_at_end(const reader_t* r) noexcept nogil:
 
 cdef void stream_drop_marks(queue_t* q) noexcept nogil:
     """There are too many: forget those of the older half of the segments that have any."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     cdef seg_t* seg
     cdef u32 i
     for i in range(st.n_segs):
@@ -188,7 +188,7 @@ cdef inline i64 segment_first(const queue_t* q, const seg_t* seg) noexcept nogil
 
 cdef i64 stream_first(const queue_t* q) noexcept nogil:
     """The lowest offset that can be read; of an empty stream that of the next message."""
-    cdef const store_t* st = &q.store
+    cdef const store_t* st = q.store
     cdef u32 i
     for i in range(st.n_segs):
         if st.segs[i].count:
@@ -212,7 +212,7 @@ cdef void reader_go_to_end(const queue_t* q, reader_t* r) noexcept nogil:
 
 cdef void reader_go_to_offset(const queue_t* q, reader_t* r, i64 offset) noexcept nogil:
     """Begin with the first message whose offset is not below. Cost: a microsecond."""
-    cdef const store_t* st = &q.store
+    cdef const store_t* st = q.store
     cdef u32 lo = 0, hi = st.n_segs, mid
     cdef seg_t* seg
     cdef i64 first = stream_first(q)
@@ -245,7 +245,7 @@ cdef void reader_go_to_offset(const queue_t* q, reader_t* r, i64 offset) noexcep
 
 cdef void reader_go_to_time(const queue_t* q, reader_t* r, i64 at_ms) noexcept nogil:
     """Begin with the first message stored then or later. Cost: 5 ns for each segment."""
-    cdef const store_t* st = &q.store
+    cdef const store_t* st = q.store
     cdef seg_t* seg
     cdef u32 i, k
     for i in range(st.n_segs):
@@ -270,7 +270,7 @@ cdef int reader_skip_junk(queue_t* q, reader_t* r) noexcept nogil:
 
     What follows keeps its offsets: they are counted from the segment's end. Where the files are a
     copy nobody goes on: others have what is junk here."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     cdef seg_t* seg = r.seg
     cdef u32 passed = <u32>(r.offset - seg.first_offset), after, index, known = seg.damaged_at
     cdef i64 to
@@ -309,7 +309,7 @@ cdef inline bint reader_wants(reader_t* r, const rec_t* rec, i64* worked) noexce
 
 cdef int reader_peek_requeued(queue_t* q, reader_t* r, rec_t* rec) noexcept nogil:
     """The lowest requeued delivery. What retention has removed meanwhile is settled."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     cdef slot_t* slot
     cdef seg_t* seg
     cdef int rc
@@ -337,7 +337,7 @@ cdef int reader_peek(queue_t* q, reader_t* r, u32 wish, i64* worked, rec_t* rec)
     """The record to deliver next; passes over those that the reader does not want. A read_result.
 
     `worked` grows by the bytes passed over. Cost: 10 ns."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     cdef seg_t* seg
     cdef int rc
     rec.level = 0

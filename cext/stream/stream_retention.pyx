@@ -28,7 +28,7 @@ cdef int stream_write_marker(queue_t* q) noexcept nogil:
     """Have a name tell where the write segment begins. 0, or -1 with errno: tried again at the next
     roll, and before anything is removed."""
     cdef char path[PATH_MAX_BYTES]
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     cdef stream_t* s = q.stream
     cdef i64 offset = segment_first(q, st.wseg)
     cdef int fd
@@ -51,7 +51,7 @@ cdef int stream_write_marker(queue_t* q) noexcept nogil:
 
 cdef void stream_drop_first(queue_t* q) noexcept nogil:
     """Remove the first segment, which is not the write segment. Readers in it go on behind it."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     cdef seg_t* seg = st.segs[0]
     cdef u64 n_bytes = seg.size - SEGMENT_HEADER
     cdef consumer_t* k = q.stream.readers
@@ -76,7 +76,7 @@ cdef inline bint stream_is_over(const queue_t* q) noexcept nogil:
 
 cdef bint stream_drop(queue_t* q, i64 ends_ns) noexcept nogil:
     """Remove segments that are over the limits, until then. Whether no more are to go now."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     cdef u32 n = 0
     if st.n_segs < 2 or not stream_is_over(q) or stream_write_marker(q):
         return True

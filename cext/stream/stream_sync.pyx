@@ -63,7 +63,7 @@ cdef reach_t stream_synced(queue_t* q) noexcept nogil:
 
 cdef inline bint stream_is_handed(const queue_t* q) noexcept nogil:
     """Whether syncs were asked for of all that finished segments hold."""
-    cdef const store_t* st = &q.store
+    cdef const store_t* st = q.store
     return (q.stream.unsynced_seg >= st.wseg.id
             or store_index(st, q.stream.unsynced_seg) + 1 >= st.n_segs)
 
@@ -80,7 +80,7 @@ cdef void stream_handed_over(queue_t* q) noexcept nogil:
 cdef int stream_hand_over_segment(queue_t* q, u32 id) noexcept nogil:
     """Have the next sync sync the file of a segment, whose descriptor may be closed. 0, or -1 with
     errno."""
-    cdef int fd = segment_open(&q.store, b"msgs", id, O_RDONLY)
+    cdef int fd = segment_open(q.store, b"msgs", id, O_RDONLY)
     if fd < 0:
         return 0 if errno == ENOENT else -1     # nothing was ever written to it
     return loop_add_sync_fd(q.loop, fd)
@@ -89,7 +89,7 @@ cdef int stream_hand_over_segment(queue_t* q, u32 id) noexcept nogil:
 cdef int stream_hand_over(queue_t* q) noexcept nogil:
     """Have the next sync bring to the disk what the files hold, or a part of it when that is much.
     0, or -1 with errno."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     cdef stream_t* s = q.stream
     cdef seg_t* seg
     cdef u32 i = store_index(st, s.unsynced_seg), n = 0
@@ -119,7 +119,7 @@ cdef int stream_hand_over(queue_t* q) noexcept nogil:
 
 cdef int stream_sync_files(queue_t* q) noexcept nogil:
     """Sync what is not known to be on disk, here and now: the broker stops. 0, or -1 with errno."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     cdef char path[PATH_MAX_BYTES]
     cdef u32 i
     cdef int fd, rc

@@ -14,7 +14,7 @@ cdef int view_add(queue_t* q, u32 id, i64 first) noexcept nogil:
     """A segment begins behind all others. 0, or -1 out of memory.
 
     Args: first: the offset of its first message, if that is higher than the one that is next."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     cdef stream_t* s = q.stream
     cdef seg_t* seg = store_add_segment(st, id)
     if seg == NULL:
@@ -30,7 +30,7 @@ cdef int view_add(queue_t* q, u32 id, i64 first) noexcept nogil:
 
 cdef void view_fill(queue_t* q, u32 size, u32 count, i64 first_ms, i64 last_ms) noexcept nogil:
     """The segment that was added last is finished: this is in it."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     cdef seg_t* seg = st.wseg
     seg.size = st.flushed = st.stage_at = st.synced = size
     seg.count = seg.written = count
@@ -60,7 +60,7 @@ cdef void view_count(queue_t* q, seg_t* seg, const rec_t* rec) noexcept nogil:
 cdef int view_reach(queue_t* q, u32 id, u32 end) noexcept nogil:
     """A segment may be read up to there. 0: that is so, or what comes next is no whole message; 1:
     there is more to count, others have their turn; -1 with errno."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     cdef seg_t* seg
     cdef rec_t rec
     cdef u32 n = 0, limit
@@ -89,7 +89,7 @@ cdef int view_reach(queue_t* q, u32 id, u32 end) noexcept nogil:
 
 cdef void view_forget(queue_t* q, u32 id) noexcept nogil:
     """The segments up to this one have gone after their time. The last one stays."""
-    cdef store_t* st = &q.store
+    cdef store_t* st = q.store
     while st.n_segs > 1 and st.segs[0].id <= id:
         stream_drop_first(q)
 

@@ -65,11 +65,7 @@ class QueueConsumer(Protocol):
 
 
 class Queue:
-    """One queue of a virtual host. Compare by identity.
-
-    Args: root: the directory in which its own is. life: the name of that one, where it is not for
-        the next queue of this name; 0: it goes by that.
-    """
+    """One queue of a virtual host. Compare by identity."""
 
     kind: ClassVar[DestinationType] = "queue"
     __slots__ = (
@@ -83,10 +79,8 @@ class Queue:
         "exclusive",
         "features",
         "is_internal",
-        "life",
         "name",
         "owner",
-        "root",
         "track",
         "watchers",
     )  # fmt: skip
@@ -95,17 +89,13 @@ class Queue:
         self,
         name: str,
         core: _core.Queue,
-        root: str,
         durable: bool,
         auto_delete: bool,
         owner: Owner | None,
         arguments: FieldTable,
-        life: int = 0,
     ) -> None:
         self.name = name
-        self.life = life
         self.core = core
-        self.root = root
         self.durable = durable
         self.exclusive = owner is not None
         self.auto_delete = auto_delete
@@ -154,8 +144,8 @@ class Queue:
 
     @property
     def directory(self) -> str:
-        """The path of its files. A path for each of many queues would cost more than the queue."""
-        return path_of(self.root, self.name, self.life)
+        """The path of its files."""
+        return self.core.directory
 
     @property
     def is_stored(self) -> bool:
@@ -302,5 +292,6 @@ def _raw(text: str | None) -> bytes | None:
 
 
 def path_of(root: str, name: str, life: int) -> str:
-    """The directory of a queue: see `Queue`."""
+    """The directory of a queue. Args: root: the one in which it is. life: the name that it has
+    there, where it is not for the next queue of this name; 0: it goes by that."""
     return f"{root}/{life}" if life else f"{root}/{hashed(name)}"

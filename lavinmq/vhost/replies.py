@@ -45,7 +45,7 @@ class ReplyQueues(dict[str, Queue]):
         path = f"{self._directory}/{hashed(name)}"
         core = _core.Queue(self._loop, path, self._segment_size, False)
         self._exchanges[""].core.bind(raw_key(name), b"", core)
-        queue = self[name] = Queue(name, core, self._directory, False, False, None, EMPTY)
+        queue = self[name] = Queue(name, core, False, False, None, EMPTY)
         return queue
 
     def remove(self, queue: Queue) -> None:

@@ -798,7 +798,7 @@ class VHost:
             max_priority=priority if type(priority) is int and 0 <= priority <= 255 else -1,
             is_stream=is_stream(arguments),
         )  # fmt: skip
-        return Queue(name, core, root, durable, auto_delete, owner, arguments, life)
+        return Queue(name, core, durable, auto_delete, owner, arguments)
 
     def delete_queue(
         self, actor: Actor, name: str, if_unused: bool, if_empty: bool

@@ -50,7 +50,7 @@ class NoCore:
 
 
 def a_queue(name: str, arguments: FieldTable = EMPTY) -> Queue:
-    return Queue(name, cast(_core.Queue, NoCore()), "", False, False, None, arguments)
+    return Queue(name, cast(_core.Queue, NoCore()), False, False, None, arguments)
 
 
 class World:
