@@ -813,6 +813,7 @@ cdef struct queue_t:
     flag_t is_over              # on the loop's list of queues to hold to their limits
     flag_t is_deleted
     flag_t is_closed            # the store cannot be used: publishes are refused; see queue_shut
+    flag_t is_durable           # as its store is
     store_t* store              # of a priority queue: of level 0; see queue_own_store
     levels_t* levels            # NULL = not a priority queue
     features_t* features              # NULL = none

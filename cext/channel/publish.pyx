@@ -53,7 +53,7 @@ cdef inline void queue_miss(queue_t* q) noexcept nogil:
 cdef inline void channel_want_sync(chan_t* c, queue_t* q) noexcept nogil:
     """What c waits for, a confirm or a commit, waits for what q has been given."""
     cdef loop_t* loop = c.link.loop
-    if publisher_is_told(c) and q.store.is_durable:
+    if publisher_is_told(c) and q.is_durable:
         c.needs_sync = True
         if loop.sync and not q.is_sync_wanted:
             loop_want_sync(loop, q)
@@ -116,7 +116,7 @@ cdef inline void channel_store(chan_t* c, queue_t* q, const msg_t* m, bint is_to
     rc = queue_append(q, m)
     if rc == APPENDED:
         stored.n += 1
-        if (is_told or is_owing) and q.store.is_durable:
+        if (is_told or is_owing) and q.is_durable:
             stored.is_durable = True
         if is_owing:
             queue_owe_sync(q)

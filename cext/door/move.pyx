@@ -34,7 +34,7 @@ cdef int queue_move_small(queue_t* q, queue_t* to, rec_t* rec, u8* p) noexcept n
     if to.features != NULL and to.features.overflow != DROP_HEAD and queue_is_full(to, m.size):
         return MOVE_REFUSED
     loop_begin_move(loop, q)
-    if to.store.is_durable:
+    if to.is_durable:
         if loop_expect_takers(loop, 1):
             return MOVE_REFUSED
         loop_note_taker(loop, to)

@@ -142,7 +142,7 @@ cdef void loop_flush_moved(loop_t* loop) noexcept nogil:
     cdef u32 i
     loop.is_moved = False
     while q != NULL:
-        if not q.is_deleted and not q.is_closed and not q.is_stuck and q.store.is_durable:
+        if not q.is_deleted and not q.is_closed and not q.is_stuck and q.is_durable:
             for i in range(queue_levels(q)):
                 st = queue_level(q, i)
                 if st != NULL and store_flush(st):

@@ -36,7 +36,7 @@ cdef void sent_hold(mqtt_t* s, queue_t* q, const rec_t* rec, u16 id, u32 subscri
     cdef chan_t* c = s.chan
     cdef link_t* l = c.link
     cdef bint is_noted = sent_note(s, q, rec, id, subscription)
-    if (l.loop.sync and q.deliver == mqtt_queue_deliver and q.store.is_durable
+    if (l.loop.sync and q.deliver == mqtt_queue_deliver and q.is_durable
             and not q.is_sync_wanted):
         loop_want_sync(l.loop, q)           # no other message comes to that place
     if is_noted and not l.loop.sync:

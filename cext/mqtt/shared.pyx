@@ -14,7 +14,7 @@ cdef enum:
 
 cdef inline bint shared_moves(const queue_t* q, u64 size) noexcept nogil:
     """Whether a message of q, which others have, too, moves to the session that is sent it."""
-    return (q.deliver == mqtt_queue_deliver and q.store.is_durable and q.levels == NULL
+    return (q.deliver == mqtt_queue_deliver and q.is_durable and q.levels == NULL
             and size <= LARGE_RECORD)
 
 

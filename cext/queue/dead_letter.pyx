@@ -346,7 +346,7 @@ cdef bint move_store(loop_t* loop, const msg_t* m, targets_t* to, i64 reason) no
     loop.is_moving = True       # a delivery could move what a settlement is looking at
     for i in range(to.n):
         q = <queue_t*>to.items[i]
-        if q.store.is_durable:
+        if q.is_durable:
             loop_note_taker(loop, q)
         if queue_append(q, m) == APPEND_FAILED:
             loop.refuser = q

@@ -89,7 +89,7 @@ cdef int queue_append_ruled(queue_t* q, const msg_t* m) noexcept nogil:
     if queue_append_to(q, st, m):
         return APPEND_FAILED
     if q.dedup != NULL:
-        dedup_remember(q.dedup, m, q.loop.now_ms, q.store.is_durable)
+        dedup_remember(q.dedup, m, q.loop.now_ms, q.is_durable)
         queue_owe_sync(q)
     queue_count_level(q, st, 1)
     q.may_bury = q.may_bury or m.is_special

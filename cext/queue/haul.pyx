@@ -273,7 +273,7 @@ cdef bint haul_store_in(haul_t* h, haul_target_t* t) noexcept nogil:
             queue_failed(q)
             return False
         store_drop_stage(st, &loop.pool)
-    if q.store.is_durable:
+    if q.is_durable:
         loop_note_taker(loop, q)
     t.ahead.message = m
     t.breaks = q.n_breaks
@@ -311,7 +311,7 @@ cdef int haul_store(haul_t* h) noexcept nogil:
     loop.n_takers = 0
     for i in range(h.n_targets):
         t = &h.targets[i]
-        if t.is_passed or t.queue.is_deleted or not t.queue.store.is_durable:
+        if t.is_passed or t.queue.is_deleted or not t.queue.is_durable:
             continue
         if t.queue.n_breaks != t.breaks:
             h.refuser = t.queue

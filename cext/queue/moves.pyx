@@ -28,7 +28,7 @@ cdef inline void loop_begin_move(loop_t* loop, const queue_t* source) noexcept n
     """A message of `source` is going to be moved."""
     loop.n_takers = 0
     loop.refuser = NULL
-    loop.is_from_durable = source.store.is_durable
+    loop.is_from_durable = source.is_durable
 
 
 cdef int loop_expect_takers(loop_t* loop, u32 n) noexcept nogil:

@@ -27,6 +27,7 @@ cdef queue_t* queue_new(loop_t* loop, u32 segment_size, bint is_durable, const c
     q.loop = loop
     q.store = vacant
     q.dirname = dirname
+    q.is_durable = is_durable
     q.refs = 1
     q.due_ms = NEVER
     memcpy(queue_basename(q), basename, n)
@@ -179,7 +180,7 @@ cdef store_t* queue_make_level(queue_t* q, u32 level) noexcept nogil:
         return NULL
     basename = <char*>(st + 1)
     snprintf(basename, LEVEL_NAME, b"prio.%03u", level)
-    store_init(st, q.loop, q.store.dirname, basename, q.store.segment_size, q.store.is_durable)
+    store_init(st, q.loop, q.store.dirname, basename, q.store.segment_size, q.is_durable)
     st.level = <u8>level
     st.is_nested = True
     q.levels.stores[level] = st
@@ -202,8 +203,11 @@ cdef bint can_wait_to_read(int error) noexcept nogil:
 
 cdef void queue_failed(queue_t* q) noexcept nogil:
     """A call of a store failed, errno says why: wait for room, or close this queue."""
-    q.store.write_error = errno if errno else EIO
-    if is_no_room(q.store.write_error):
+    cdef int error = errno if errno else EIO
+    cdef store_t* st = queue_own_store(q)
+    if st != NULL:              # without memory nobody can be told of it
+        st.write_error = error
+    if is_no_room(error):
         queue_stick(q)
     else:
         queue_break(q)
@@ -799,7 +803,8 @@ cdef void queue_end_tick(queue_t* q) noexcept nogil:
         queue_touch(q)
         return
     if q.is_stuck:
-        q.store.write_error = 0
+        if not q.store.is_vacant:
+            q.store.write_error = 0
         queue_unstick(q)
     if (q.ready == 0 and q.unacked == 0 and (q.may_expire or q.may_bury)
             and not queue_has_moves(q) and not queue_is_passing(q)):

@@ -47,7 +47,7 @@ cdef void queue_note_owing(queue_t* q) noexcept nogil:
     """Put q on the list of queues that may be owing a sync."""
     cdef loop_t* loop = q.loop
     cdef owing_t* node
-    if q.is_owing or not loop.sync or not q.store.is_durable:
+    if q.is_owing or not loop.sync or not q.is_durable:
         return
     node = <owing_t*>malloc(sizeof(owing_t))
     if node == NULL:

@@ -370,13 +370,15 @@ cdef int store_write_large(store_t* st, const msg_t* m, i64 timestamp_ms) noexce
 # hot
 cdef inline void store_write(store_t* st, const msg_t* m, i64 timestamp_ms) noexcept nogil:
     """Append m to the stage, which has room for it. Cost: 10 ns and 0.1 ns per byte."""
-    cdef u8* p = st.stage + (st.wseg.size - st.stage_at)
-    lmq_assert(st.wseg.size - st.stage_at + m.size <= st.stage_cap)
+    cdef seg_t* seg = st.wseg
+    cdef u8* p = st.stage + (seg.size - st.stage_at)
+    lmq_assert(seg.size - st.stage_at + m.size <= st.stage_cap)
+    # First, as no register holds the store while something is copied.
+    seg.size += <u32>m.size
+    seg.count += 1
+    st.unflushed += 1
     record_write(p, m, timestamp_ms)
     memcpy(p + (m.size - m.body_len), m.body, m.body_len)
-    st.wseg.size += <u32>m.size
-    st.wseg.count += 1
-    st.unflushed += 1
 
 
 cdef bint store_take_back(store_t* st) noexcept nogil:
