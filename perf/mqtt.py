@@ -92,6 +92,14 @@ def each_idle(got: dict[str, Any]) -> float:
     return grown_kb * 1024 / int(got["connect"]["n"])
 
 
+def idle(name: str, count: int) -> Row:
+    """So many clients with a clean session that come, and do nothing."""
+    return Row(name, f"-x 0 -f '' -y {count} -z 1 -h 2", (
+        Figure("CPU us per CONNECT", each_connect, 60),
+        Figure("bytes per connection", each_idle, 1024),
+    ))  # fmt: skip
+
+
 def latency(share: str) -> Callable[[dict[str, Any]], float]:
     """Microseconds from the moment when a message was due."""
     return lambda got: float(got["latency_us"][share])
@@ -112,6 +120,7 @@ ROWS = (
     flow("fanout-10", "-z {s} -y 10", 0.08, "delivered"),
     flow("fanout-1000", "-n 2000 -r 500 -y 1000", 0.5, "delivered"),
     flow("one-of-1000", "-z {s} -y 1000 -f flood/%s/+ -t flood/000001/x", 0.15),
+    flow("one-of-19000", "-z {s} -y 19000 -f flood/%s/+ -t flood/000001/x", 0.15),
     flow("shared-10", "-z {s} -y 10 -f $share/g/flood/t", 0.15),
     flow("shared-10-qos1", "-z {s} -y 10 -f $share/g/flood/t -q 1 -Q 1", 0.6),
     Row("retained", "-m retained -n 300000 -t r/%n -q 1 -w 1000 -f r/#", (
@@ -128,10 +137,9 @@ ROWS = (
         told("bytes per filter", "anon_bytes_each", 350),
         told("CPU s per M subscribed", "subscribe_cpu_per_M", 60),
     )),
-    Row("idle", "-x 0 -f '' -y 8000 -z 1 -h 2", (
-        Figure("CPU us per CONNECT", each_connect, 60),
-        Figure("bytes per connection", each_idle, 1024),
-    )),
+    idle("idle", 8000),
+    idle("idle-1000", 1000),
+    idle("idle-19000", 19_000),
     Row("latency", "-z {s} -r 10000 -q 1 -Q 1 -I", (
         Figure("p50, us", latency("p50"), None),
         Figure("p99, us", latency("p99"), None),

@@ -1,10 +1,12 @@
-"""Memory of idle connections: `perf/micro/idle.py [--mqtt] [--tls N] [--wait S] [COUNT ...]`.
+"""What idle connections take: `perf/micro/idle.py [--mqtt] [--tls N] [--wait S] [COUNT ...]`.
 
 Starts a broker with a certificate made by the openssl command, opens connections with a heartbeat
 and a channel each, until there are COUNT of them (1000 10000 19000), lets them be, and prints how
 much the broker's resident memory has grown for each, and what its loop took at a time meanwhile
 (`perf/turns.py`). Then the same of N connections (500) through TLS. With `--mqtt`: clients of MQTT
-3.1.1 with a clean session each; with `--used` these have published a message, and got one.
+3.1.1 with a clean session each; with `--used` these have published a message, and got one. Of those
+it prints the processor's time a second while they do nothing, and of a PINGREQ with its answer, and
+not what the loop took: who looks at that is never idle.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ START_S, LEFT_OUT_S = 120.0, 3.0
 ANSWER_S = 120.0
 """On a machine with much other work."""
 HEARTBEAT_S = 3600
+PINGS = 3
+"""Of each client: the clock of processes has steps of 10 ms."""
 REPOSITORY = Path(__file__).resolve().parents[2]
 CLIENT: FieldTable = {
     "product": "a client", "version": "1.2.3", "platform": "Python 3.11",
@@ -132,6 +136,24 @@ def resident_kib(pid: int) -> int:
     raise RuntimeError("no VmRSS")
 
 
+def processor_s(pid: int) -> float:
+    """What a process has taken of the processor, the kernel's part included."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def ping(devices: list[socket.socket]) -> None:
+    """Have each say PINGREQ, a hundred at a time, and hear the answer."""
+    for first in range(0, len(devices), 100):
+        some = devices[first : first + 100]
+        for sock in some:
+            sock.sendall(b"\xc0\0")
+        for sock in some:
+            answer = sock.recv(16)
+            if answer != b"\xd0\0":
+                sys.exit(f"the broker says {answer!r}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("counts", nargs="*", type=int, metavar="COUNT")
@@ -149,9 +171,13 @@ def main() -> None:
         port, tls_port, mqtt_port = free_port(), free_port(), free_port()
         other = str(free_port())
         notes = directory / "turns"
+        notes.touch()
+        started = [sys.executable, str(REPOSITORY / "perf/turns.py"), str(notes)]
+        if asked.mqtt:
+            started = [sys.executable, "-m", "lavinmq"]
         broker = subprocess.Popen(
-            [sys.executable, REPOSITORY / "perf/turns.py", notes, "-D", directory / "data",
-             "-l", "error", "-p", str(port), "--http-port", other,
+            [*started, "-D", directory / "data", "-l", "error",
+             "-p", str(port), "--http-port", other,
              "--mqtt-port", str(mqtt_port) if asked.mqtt else "-1", "--mqtts-port", "-1",
              "--metrics-http-port", "-1", "--amqps-port", str(tls_port),
              "--https-port", "-1", "--control-unix-path", directory / "control",
@@ -172,10 +198,20 @@ def main() -> None:
                     held += [opened(to, by, number) for number in numbers]
                 time.sleep(asked.wait / 2)
                 n_turns = len(notes.read_text().splitlines())
+                began_s = processor_s(broker.pid)
                 time.sleep(asked.wait / 2)
+                idle_ms = (processor_s(broker.pid) - began_s) / (asked.wait / 2) * 1e3
                 grown = resident_kib(broker.pid) - before
                 print(f"{what}: {count} connections, {grown} KiB, {grown / count:.2f} KiB each,",
-                      "turns:", notes.read_text().splitlines()[n_turns:] or "short")  # fmt: skip
+                      end=" ")  # fmt: skip
+                if to != mqtt_port:
+                    print("turns:", notes.read_text().splitlines()[n_turns:] or "short")
+                    continue
+                began_s = processor_s(broker.pid)
+                for _ in range(PINGS):
+                    ping(held)
+                each_us = (processor_s(broker.pid) - began_s) / count / PINGS * 1e6
+                print(f"idle: {idle_ms:.1f} ms a second, a ping: {each_us:.1f} us")
             kept.extend(held)
 
         try:
