@@ -754,7 +754,10 @@ class RetainedStore(RetainedSink):
         """
 
     def cleaned(self, floor: int) -> None:
-        """The files below a number may go. Called by the loop."""
+        """What counts of the files below a number is on disk elsewhere. Called by the loop."""
+
+    def superseded(self, floor: int) -> None:
+        """That the files below a number do not count is on disk, too. Called by the loop."""
 
     def expire_some(self) -> bool:
         """Forget expired messages for a portion. Returns: whether there is more to look at."""
@@ -941,7 +944,10 @@ class SessionLog(SessionSink):
         """
 
     def compacted(self, floor: int) -> None:
-        """The files below a number may go. Called by the loop."""
+        """What counts of the files below a number is on disk elsewhere. Called by the loop."""
+
+    def superseded(self, floor: int) -> None:
+        """That the files below a number do not count is on disk, too. Called by the loop."""
 
     def take_news(self) -> int | None:
         """errno of the last write when it differs from that at the last call, 0 = it went well."""

@@ -126,17 +126,23 @@ cdef mlog_drop_below(mlog_t* log):
         mlog_drop_first(log)
 
 
-cdef mlog_sync(mlog_t* log, Loop loop, callback):
-    """Call back once all that is written is on disk."""
-    if log.is_dir_unsynced:
-        fd = os.open(log.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            loop.sync_file(fd, _nothing)
-        finally:
-            os.close(fd)
-        log.is_dir_unsynced = False
-    loop.sync_file(log.fd, callback)
+cdef bint mlog_sync(mlog_t* log, Loop loop, callback) except -1:
+    """Call back once all that is written is on disk. False when there is no descriptor for that,
+    which the log tells: nobody is called."""
+    if mlog_hand_over_names(log):
+        mlog_tell(log, errno)
+        return False
+    mlog_want_sync(log)
+    if log.fd >= 0:
+        loop.sync_file(log.fd, callback)
+    else:                               # nothing was written since the start, which has synced all
+        loop.after_sync(callback)
+    return True
 
 
-def _nothing():
-    """Whoever waits for the disk waits for another file."""
+cdef bint mlog_supersede(mlog_t* log, Loop loop, u32 floor, callback) except -1:
+    """What counts of the files below a number is on disk elsewhere: say that they do not count, and
+    call back once that is on disk, too. False when it cannot be written: they stay."""
+    if mlog_append_floor(log, floor) or mlog_flush(log):
+        return False
+    return mlog_sync(log, loop, callback)

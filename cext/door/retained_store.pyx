@@ -216,11 +216,18 @@ cdef class RetainedStore(RetainedSink):
         self.loop.kick()
         if rc == CLEAN_DONE:
             floor = self.r.log.files[0].number + 1
-            mlog_sync(&self.r.log, self.loop, lambda: self.cleaned(floor))
+            if not mlog_sync(&self.r.log, self.loop, lambda: self.cleaned(floor)):
+                retained_clean_end(&self.r)
         return rc == CLEAN_MORE
 
     def cleaned(self, u32 floor) -> None:
         """What was put anew is on disk. Called by the loop."""
+        if not self.is_over and not mlog_supersede(
+                &self.r.log, self.loop, floor, lambda: self.superseded(floor)):
+            retained_clean_end(&self.r)
+
+    def superseded(self, u32 floor) -> None:
+        """That a file does not count is on disk. Called by the loop."""
         if self.is_over:
             return
         retained_clean_end(&self.r)

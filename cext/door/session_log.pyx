@@ -74,7 +74,8 @@ cdef class SessionLog(SessionSink):
         """Read the files. Returns lines for the log."""
         lines = mlog_load(&self.s.log, slog_take)
         slog_end_load(&self.s)
-        mlog_drop_below(&self.s.log)
+        if not self.s.is_in_doubt:      # else they say where messages are, until it is settled
+            mlog_drop_below(&self.s.log)
         return lines
 
     # ---- what of it is true
@@ -126,6 +127,7 @@ cdef class SessionLog(SessionSink):
         if self.loop.t.sync and self.s.log.fd >= 0:
             checked(sync_data(self.s.log.fd), os.fsdecode(self.directory))
             sync_directory(os.fsdecode(self.directory))
+        mlog_drop_below(&self.s.log)
 
     # ---- what was read
 
@@ -302,7 +304,8 @@ cdef class SessionLog(SessionSink):
         self.loop.kick()
         if rc == 0:
             floor = self.s.compact_file
-            mlog_sync(&self.s.log, self.loop, lambda: self.compacted(floor))
+            self.s.is_compacting = mlog_sync(
+                &self.s.log, self.loop, lambda: self.compacted(floor))
         return rc == 1
 
     def compacted(self, u32 floor) -> None:
@@ -314,8 +317,15 @@ cdef class SessionLog(SessionSink):
             return                      # queues wait for room: their messages are not on disk
         if not turn_is_safe(&self.s, self.s.compact_turn):
             self.s.safe = self.s.marked = self.s.compact_turn
-        if mlog_flush(&self.s.log):
-            return                      # the files that were to go say where messages are
+        # The files that are to go say where messages are, until the log says that they are safe.
+        self.s.is_compacting = mlog_supersede(
+            &self.s.log, self.loop, floor, lambda: self.superseded(floor))
+
+    def superseded(self, u32 floor) -> None:
+        """That files do not count is on disk. Called by the loop."""
+        if self.is_over:
+            return
+        self.s.is_compacting = False
         self.s.log.floor = floor
         mlog_drop_below(&self.s.log)
 

@@ -8,8 +8,9 @@
 # file number and position; the check of the header is of the 16 bytes before it. The salt is random
 # and that of all files of a log, so nobody can publish what looks like an entry. An entry says what
 # is from then on, whatever was before it: so damaged ones are skipped. An entry of kind FLOOR says
-# that the files below a number do not count: it comes behind all that was copied out of them, and
-# is on disk before the first of them goes, in whatever order a loss of power lets them go.
+# that the files below a number do not count: it is written when all that was copied out of them is
+# on disk, which may be in several files, and is on disk itself before the first of them goes, in
+# whatever order a loss of power lets them go.
 # Rule for changing it: another version gets another number; a file of an unknown one is refused.
 #
 # Entries are staged, and written with one pwrite at the end of the tick. What cannot be written is
@@ -357,23 +358,32 @@ cdef void mlog_want_sync(mlog_t* log) noexcept nogil:
         log.loop.sync_logs = log
 
 
+cdef int mlog_hand_over_names(mlog_t* log) noexcept nogil:
+    """Have the next sync cover that the files are there; where there is no descriptor for that, by
+    way of the whole file system. 0, or -1 with errno."""
+    cdef int fd
+    if not log.is_dir_unsynced or not log.loop.sync:
+        return 0
+    fd = c_open(log.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+    if fd >= 0:
+        if loop_add_sync_fd(log.loop, fd):
+            return -1
+    elif log.loop.dir_fd < 0:
+        return -1
+    else:
+        log.loop.is_whole_wanted = True
+    log.is_dir_unsynced = False
+    return 0
+
+
 cdef int mlog_hand_over(mlog_t* log) noexcept nogil:
     """Have the next sync cover what is written. 0, or -1 with errno."""
-    cdef int fd
     if log.is_unsynced:
         if log.fd < 0 or loop_sync_too(log.loop, log.fd):
             return -1
         log.is_unsynced = False
-    if log.is_dir_unsynced:
-        fd = c_open(log.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
-        if fd >= 0:
-            if loop_add_sync_fd(log.loop, fd):
-                return -1
-        elif log.loop.dir_fd < 0:
-            return -1
-        else:
-            log.loop.is_whole_wanted = True
-        log.is_dir_unsynced = False
+    if mlog_hand_over_names(log):
+        return -1
     log.n_before = mlog_safe(log)
     log.n_handed = log.n_written
     log.handed_at = log.loop.n_syncs + 1

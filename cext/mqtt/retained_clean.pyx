@@ -1,7 +1,7 @@
 # Retained clean: gives back what entries take that do not count any more, and expired messages.
 #
 # The oldest file is read from its beginning, and what counts in it is put anew, in portions. When
-# all of that is written, an entry says that the file does not count; once that is on disk the file
+# all of that is on disk, an entry says that the file does not count; once that is on disk the file
 # goes. A loss of power leaves a message in both files or in the new one. What cannot be written
 # leaves the old file as it is. Called by the door, on the loop.
 
@@ -12,7 +12,7 @@ cdef enum:
 
 cdef enum clean_result:
     CLEAN_MORE = 1
-    CLEAN_DONE = 0              # all is put anew: after the next sync the file may go
+    CLEAN_DONE = 0              # all is put anew: after the next sync the file does not count
     CLEAN_FAILED = -1
 
 
@@ -134,9 +134,8 @@ cdef int retained_clean_some(rstore_t* rs, loop_t* loop) noexcept nogil:
         return CLEAN_FAILED
     if rs.imported_ns and retained_note_import(rs, rs.imported_ns, rs.imported_at_ms):
         return CLEAN_FAILED
-    if mlog_append_floor(&rs.log, f.number + 1) or mlog_flush(&rs.log) or rs.has_failed:
+    if mlog_flush(&rs.log) or rs.has_failed:
         return CLEAN_FAILED
-    mlog_want_sync(&rs.log)
     return CLEAN_DONE
 
 

@@ -406,7 +406,8 @@ cdef int slog_write_anew(slog_t* sl, msession_t* m) noexcept nogil:
 
 cdef int slog_compact_some(slog_t* sl, loop_t* loop) noexcept nogil:
     """Write sessions anew until the portion is over. 1: there are more; 0: all are written, after
-    the next sync the files below `compact_file` may go; -1 with errno: it begins anew next time."""
+    the next sync the files below `compact_file` do not count; -1 with errno: it begins anew next
+    time."""
     cdef msession_t* m
     if not sl.is_compacting:
         if mlog_flush(&sl.log) or mlog_roll(&sl.log):
@@ -424,10 +425,9 @@ cdef int slog_compact_some(slog_t* sl, loop_t* loop) noexcept nogil:
             return -1
         if loop_spent(loop, SLOG_UNITS + (msession_record(m) >> UNIT_SHIFT)):
             return 1
-    if mlog_flush(&sl.log) or mlog_append_floor(&sl.log, sl.compact_file) or mlog_flush(&sl.log):
+    if mlog_flush(&sl.log):
         sl.is_compacting = False
         return -1
     sl.compact_turn = sl.turn - 1
     sl.compact_end = sl.log.n_written
-    mlog_want_sync(&sl.log)
     return 0

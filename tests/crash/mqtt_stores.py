@@ -1,7 +1,9 @@
 """Changes the stores of MQTT in one directory, and tells when a change is said to be on disk.
 
-A program for tests that log its calls. Arguments: the directory, a seed, the rounds. A line of JSON
-on standard output for each change, and one for each round that is safe, with the monotonic time.
+A program for tests that log its calls. Arguments: the directory, a seed, the rounds, and how many
+sessions and topics there are beside those that change: they fill several files. A line of JSON on
+standard output for each change, and with the monotonic time one for each round that is safe, and
+where it cleans and has cleaned.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from lavinmq import _core
 FILE_SIZE = 3000
 TOPICS = [b"a", b"a/b", b"b", b"c/d/e"]
 CLIENTS = [b"one", b"two"]
+STAYS = "s" * 1200
 CHANGES = _core.SESSION_CHANGES
 
 
@@ -39,6 +42,18 @@ class Program:
         self.retained.load()
         self.log.load()
         self.count = 0
+
+    def fill(self, count: int) -> None:
+        """Have so much that stays as it is, of which each takes half of a file."""
+        for number in range(count):
+            topic, name = b"stays/%d" % number, b"stays %d" % number
+            self.retained.put(topic, STAYS.encode(), 1, b"", 1)
+            self.note("topic", topic.decode(), value=STAYS)
+            self.log.make(name)
+            self.note("session", name.decode(), value=1)
+            self.log.set_fact(name, b"made", b"1")
+            self.log.set_fact(name, b"will", STAYS.encode())
+            self.note("fact", name.decode(), value=STAYS)
 
     def note(self, *item: Any, value: Any) -> None:
         """A change of one thing that has a value."""
@@ -78,18 +93,23 @@ class Program:
         self.log.note(client, CHANGES[name], id)
         self.note("received", client.decode(), id, value=name == "RECEIVED")
 
-    async def run(self, rounds: int) -> None:
+    async def run(self, rounds: int, count: int) -> None:
         """Change, and wait for the disk."""
+        self.fill(count)
         for number in range(rounds):
             for _ in range(self.chance.randrange(1, 5)):
                 self.change()
-            if number % 7 == 6:
+            is_cleaning = number % 7 == 6
+            if is_cleaning:
+                tell(cleaning=True, at_ns=time.monotonic_ns())
                 await self.clean()
             done = asyncio.Event()
             # Both are synced with the same batch: the store has asked for it by itself.
             self.log.synced(done.set)
             await done.wait()
             tell(safe=number, at_ns=time.monotonic_ns())
+            if is_cleaning:
+                tell(cleaning=False, at_ns=time.monotonic_ns())
         self.retained.close()
         self.log.close()
 
@@ -103,7 +123,7 @@ class Program:
 
 async def main() -> None:
     """Run it."""
-    await Program(sys.argv[1], int(sys.argv[2])).run(int(sys.argv[3]))
+    await Program(sys.argv[1], int(sys.argv[2])).run(int(sys.argv[3]), int(sys.argv[4]))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import os
 import random
 import subprocess
 import sys
+from bisect import bisect
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ from tests.support.power_loss import Reading, Survivors
 
 ROUNDS = 40
 SHORT_CUTS = 25
+STAY = 8
 Item = tuple[Any, ...]
 
 pytestmark = pytest.mark.crash
@@ -39,11 +41,19 @@ class Books:
     def __init__(self, output: str) -> None:
         self.changes: list[tuple[Item, Any]] = []
         self.safe: list[tuple[int, int]] = []
+        self.cleaning: list[int] = []
+        """Times at which it begins and ends, in turn."""
         for line in map(json.loads, output.splitlines()):
             if "safe" in line:
                 self.safe.append((line["at_ns"], len(self.changes)))
+            elif "cleaning" in line:
+                self.cleaning.append(line["at_ns"])
             else:
                 self.changes.append((tuple(line["item"]), line["value"]))
+
+    def cleans(self, at_ns: int) -> bool:
+        """Whether files were cleaned at a time."""
+        return bisect(self.cleaning, at_ns) % 2 == 1
 
     def allowed(self, before_ns: int) -> dict[Item, list[Any]]:
         """The values that each thing may have when the disk stopped at a time."""
@@ -96,8 +106,10 @@ def check(directory: Path, allowed: dict[Item, list[Any]]) -> None:
         assert value in values, f"{item}: {value} of {values}"
 
 
-@pytest.fixture(scope="module")
-def run(disk_shim: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Record], Books]:
+@pytest.fixture(scope="module", params=[0, STAY], ids=["few", "several files"])
+def run(
+    disk_shim: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> tuple[list[Record], Books]:
     """The log of a disk, and what was said meanwhile."""
     directory = tmp_path_factory.mktemp("stores")
     data = directory / "data"
@@ -107,7 +119,10 @@ def run(disk_shim: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list
     env = os.environ | disk.env(log=True) | {"PYTHONPATH": str(ROOT)}
     make = "import os, sys, runpy; os.mkdir(sys.argv[1]); runpy.run_path({!r}, run_name='__main__')"
     done = subprocess.run(
-        [sys.executable, "-c", make.format(program.__file__), str(data), str(seed), str(ROUNDS)],
+        [
+            sys.executable, "-c", make.format(program.__file__), str(data), str(seed),
+            str(ROUNDS), str(request.param),
+        ],
         env=env, capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
     records = disk.records()
@@ -117,17 +132,24 @@ def run(disk_shim: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list
     return records, books
 
 
-def cuts(records: list[Record], is_long: bool, chance: random.Random) -> Iterator[int]:
-    """Calls before which it ends."""
+def cuts(
+    records: list[Record], books: Books, is_long: bool, chance: random.Random
+) -> Iterator[int]:
+    """Calls before which it ends; in the short form many of those while files are cleaned."""
     everything = range(1, len(records))
-    yield from everything if is_long else sorted(chance.sample(everything, SHORT_CUTS))
+    if is_long:
+        yield from everything
+        return
+    cleaning = [each for each in everything if books.cleans(records[each].time_ns)]
+    for each in (everything, cleaning):
+        yield from sorted(chance.sample(each, SHORT_CUTS))
 
 
 def test_after_a_kill_at_any_call_all_is_there_that_was_said_to_be_safe(
     run: tuple[list[Record], Books], tmp_path: Path, is_long: bool
 ) -> None:
     records, books = run
-    for cut in cuts(records, is_long, random.Random()):
+    for cut in cuts(records, books, is_long, random.Random()):
         root = tmp_path / f"cut-{cut}"
         Survivors(records[:cut]).write_all(root)
         print(f"killed before call {cut}")
@@ -141,7 +163,7 @@ def test_after_a_loss_of_power_at_any_call_all_is_there_that_was_said_to_be_safe
 ) -> None:
     records, books = run
     chance = random.Random()
-    for cut in cuts(records, is_long, chance):
+    for cut in cuts(records, books, is_long, chance):
         root = tmp_path / f"cut-{cut}"
         seed = chance.randrange(1 << 30)
         print(f"power lost before call {cut}, seed {seed}")

@@ -299,6 +299,34 @@ def test_a_compaction_leaves_the_doubt_until_the_messages_are_on_disk(tmp_path: 
     life.close()
 
 
+def test_a_start_that_is_killed_leaves_what_says_where_messages_are(tmp_path: Path) -> None:
+    """A compaction had written all anew, and was killed before it removed what that had replaced:
+    only there does the log say what the turn of an id is, until a start has settled it."""
+    number = struct.pack("<Q", 5)
+    made = b"\1" + number + b"\1\0p"
+    turn = b"\x0c" + struct.pack("<Q", 3) + b"\x0b" + struct.pack("<QII", 9, 1, 100)
+    came = b"\x0a" + number + struct.pack("<HHII", 7, 1, 3, 1)
+    floor = b"\xff\0\0\0" + struct.pack("<I", 2)
+    first, second = tmp_path / LOG, tmp_path / "mqtt_sessions.0000000002"
+    first.write_bytes(mqtt_log.file_of(mqtt_log.SESSIONS, [made, turn + came]))
+    second.write_bytes(mqtt_log.file_of(mqtt_log.SESSIONS, [made + came, floor], 2))
+    killed = MqttBench(tmp_path)
+    log = _core.SessionLog(killed.loop, str(tmp_path))
+    assert log.load() == []
+    assert log.is_in_doubt
+    log.release()
+    killed.close()
+
+    life = Life(tmp_path)
+
+    assert (life.was_in_doubt, life.forgotten, life.received) == (True, [], [7])
+    assert not first.exists()
+    life.close()
+    again = Life(tmp_path)
+    assert (again.was_in_doubt, again.received) == (False, [7])
+    again.close()
+
+
 def test_a_log_of_an_older_release_is_believed(tmp_path: Path) -> None:
     number = struct.pack("<Q", 5)
     made = b"\1" + number + b"\1\0p"
