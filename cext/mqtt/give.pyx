@@ -168,7 +168,8 @@ cdef bint any_fold_is_closed(const mqtt_t* s) noexcept nogil:
 
 
 cdef bint fold_refuses(mqtt_t* s, const publish_t* m, const fold_t* f) noexcept nogil:
-    """Whether the queue of f is full and refuses m. Its clients have their chance first."""
+    """Whether the queue of f is full and refuses m, as of now: its clients have their chance once,
+    and could make room if they had it again. Where it dies by a policy, it does."""
     cdef queue_t* q = f.queue
     cdef u8 qos = m.qos if m.qos < f.qos else f.qos
     cdef u32 ids_len = 0
@@ -192,12 +193,15 @@ cdef bint fold_refuses(mqtt_t* s, const publish_t* m, const fold_t* f) noexcept 
             return False
     if q.dedup != NULL and dedup_seen(q.dedup, &into, q.loop.now_ms):
         return False
-    return queue_stays_full(q, into.size)
+    if not queue_stays_full(q, into.size):
+        return False
+    queue_refuse(q, &into)
+    return True
 
 
 cdef bint any_fold_refuses(link_t* l, mqtt_t* s, const publish_t* m) noexcept nogil:
     """Whether a queue that m goes to is full and refuses it, which `stored` says then: no other one
-    gets m, which is to be retained, too. Where it dies by a policy, it does."""
+    gets m, which is to be retained, too."""
     cdef u32 i
     cdef bint is_refused = False
     if s.n_own < s.n_folds and not letter_compose(s, m) and s.crossing != NULL:
@@ -205,7 +209,6 @@ cdef bint any_fold_refuses(link_t* l, mqtt_t* s, const publish_t* m) noexcept no
     for i in range(s.n_folds):
         if fold_refuses(s, m, &s.folds[i]):
             is_refused = True
-            fold_give(l, s, m, &s.folds[i])
     l.loop.work += s.n_folds
     if is_refused:
         s.stored.is_overflowed = True

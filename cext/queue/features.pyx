@@ -61,6 +61,13 @@ cdef bint queue_stays_full(queue_t* q, u64 size) noexcept nogil:
     return queue_is_full(q, size)
 
 
+cdef void queue_refuse(queue_t* q, const msg_t* m) noexcept nogil:
+    """m does not come into q, which is full: it dies where a policy says so."""
+    if q.features.overflow == REJECT_PUBLISH_DLX and not q.loop.is_moving:
+        loop_begin_move(q.loop, q)
+        bury_refused(q, m)              # a dead letter that is refused is lost
+
+
 cdef int queue_append_ruled(queue_t* q, const msg_t* m) noexcept nogil:
     """queue_append for a queue, or a message, with features."""
     cdef store_t* st
@@ -77,9 +84,7 @@ cdef int queue_append_ruled(queue_t* q, const msg_t* m) noexcept nogil:
             q.dedup.n_refused += 1
             return APPEND_DUPLICATE
     if q.features != NULL and q.features.overflow != DROP_HEAD and queue_stays_full(q, m.size):
-        if q.features.overflow == REJECT_PUBLISH_DLX and not q.loop.is_moving:
-            loop_begin_move(q.loop, q)
-            bury_refused(q, m)      # a dead letter that is refused is lost
+        queue_refuse(q, m)
         return APPEND_REFUSED
     st = queue_level_for(q, m)
     if st == NULL:

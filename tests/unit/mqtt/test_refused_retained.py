@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lavinmq import _core
-from tests.support.mqtt_bench import PUBACK, PUBREC, Client, MqttBench, ack
+from tests.support.mqtt_bench import PUBACK, PUBREC, Client, MqttBench, ack, publish
 
 QUOTA = 0x97
 REJECTS = _core.OVERFLOW["reject-publish"]
@@ -102,3 +102,28 @@ def test_qos_0_is_retained_whoever_is_full(home: Home) -> None:
     assert home.retain(b"new", 0) == b""
 
     assert home.retained == [b"new"]
+
+
+def test_who_is_full_of_more_than_a_turn_delivers_does_not_get_what_is_refused(home: Home) -> None:
+    """Its client comes, and takes what a turn has for it, twice: once before it is found to be
+    full, and once more as it is told so. By then there was room, and it got what was refused."""
+    home.retain(b"old", id=9)
+    reader = home.bench.client("full", 5).subscribe(b"t", 1)
+    reader.close()
+    for _ in range(100):
+        home.publisher.publish(b"t", bytes(60_000), qos=1, id=1)
+    home.publisher.raw()
+    reader.queue.set_features(max_length=50, overflow=REJECTS)
+
+    again = home.bench.unopened("full", 5)
+    again.link.mqtt_open(5, again.queue, home.bench.exchange)
+    home.publisher.socket.send(publish(b"t", b"new", qos=1, id=2, retain=True, properties=b""))
+    home.bench.loop.portion_units = 1
+    home.publisher.link.on_readable()
+    home.publisher.link.drain()
+    home.bench.loop.portion_units = 0
+    home.bench.events.run()
+
+    assert home.publisher.raw() == ack(PUBACK, 2, QUOTA)
+    assert home.retained == [b"old"]
+    assert {len(each) for each in again.bodies()} == {60_000}
