@@ -84,11 +84,18 @@ def mqtt_restore_taken(Queue queue not None, Exchange exchange not None, Session
         if not packets_have_room(&s.session.sent):
             raise MemoryError()
         seg &= ~<u32>SENT_TWICE
-        if not moved_is_at(queue.q, seg, pos, &origin):
-            seg, pos = moved.get((origin.key, origin.mark, origin.seg, origin.pos), (0, 0))
         source = sources.get(origin.key)
         if source is not None:
             source.q.deliver = mqtt_queue_deliver
+        if queue.q.is_closed:           # a later start may read it
+            if (restore_packet(&s.session.sent, id, PACKET_SENT) and pos
+                    and returned_find(s.session, seg, pos) == NULL):
+                returned_add(s.session, seg, pos, id)
+            if source is not None:
+                shared_hold_back(&s, source.q, &origin)
+            continue
+        if not moved_is_at(queue.q, seg, pos, &origin):
+            seg, pos = moved.get((origin.key, origin.mark, origin.seg, origin.pos), (0, 0))
         if pos == 0 and source is not None and source.q.is_closed:
             restore_packet(&s.session.sent, id, PACKET_SENT)    # a later start may read it
         elif packets_find(&s.session.sent, id) == NULL and not shared_restore(

@@ -176,6 +176,17 @@ cdef bint shared_take_out(queue_t* q, const rec_t* rec) noexcept nogil:
     return True
 
 
+cdef void shared_hold_back(mqtt_t* s, queue_t* q, const origin_t* origin) noexcept nogil:
+    """A member was being sent what q has there, and its session cannot be read: another start may
+    find out which of them has it, and until then nobody gets it. Its file stays as it is."""
+    cdef rec_t rec
+    cdef publish_t m
+    if shared_find(s, q, origin, &rec, &m) and segment_push_deleted(
+            store_segment(q.store, rec.seg), rec.pos) == 0:
+        store_forget_due(q.store, rec.seg, rec.pos)
+        queue_uncount(q, q.store, rec.size)
+
+
 cdef bint moved_is_at(queue_t* q, u32 id, u32 pos, const origin_t* origin) noexcept nogil:
     """Whether a message that was moved stands at that place of its session's queue."""
     cdef store_t* st = q.store

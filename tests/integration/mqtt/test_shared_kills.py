@@ -194,6 +194,47 @@ def test_a_message_that_a_start_cannot_read_is_its_members_when_a_later_one_can(
         assert two.has_silence(SILENCE_S)
 
 
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_a_message_whose_session_a_start_cannot_read_waits_for_it(
+    own: NewBroker, is_moved: bool
+) -> None:
+    """5.0 [MQTT-4.8.2-4]: it stands in the queue of the group, or an earlier start has moved it.
+    Another member got it, and the first one PUBREL."""
+    broker = own()
+    one = join(broker, "one")
+    publish(broker, b"1")
+    first = one.message(is_acked=False)
+    leave(broker, "two")
+    broker.kill()
+    one.socket.close()
+    if is_moved:
+        broker.start()
+        with member(broker, "one") as one:
+            assert one.message(is_acked=False) == again(first)
+        broker.kill()
+    (queue,) = Path(broker.data_dir).glob(f"*/{hashed('mqtt.one')}")
+    segment, aside = queue / "msgs.0000000001", queue / "aside"
+    if is_moved:
+        segment.rename(aside)
+    segment.mkdir()
+
+    broker.start()
+
+    with member(broker, "two") as two, member(broker, "one") as one:
+        publish(broker, b"2", b"3", qos=1)
+        assert {two.message().payload, one.message().payload} == {b"2", b"3"}
+        assert one.has_silence(SILENCE_S)
+        assert two.has_silence(SILENCE_S)
+    broker.kill()
+    segment.rmdir()
+    if is_moved:
+        aside.rename(segment)
+    broker.start()
+    with member(broker, "two") as two, member(broker, "one") as one:
+        assert one.message() == again(first)
+        assert two.has_silence(SILENCE_S)
+
+
 def test_messages_of_qos_1_and_those_that_nobody_was_sent_go_to_another_member_after_a_kill(
     own: NewBroker,
 ) -> None:
