@@ -2162,6 +2162,16 @@ def mqtt_restore_taken(
     Returns: ids of messages that are nowhere, as of `mqtt_restore`.
     """
 
+def mqtt_drop_taken(
+    exchange: Exchange, log: SessionLog,
+    taken: list[tuple[int, int, int, int, int, int, int, int]], sources: dict[int, Queue],
+) -> bool:  # fmt: skip
+    """Have messages of shared subscriptions end with a session that has, whose client was being
+    sent them. Args: those of mqtt_restore_taken.
+
+    Returns: whether any was there: files say that it is deleted, which a sync has to cover yet.
+    """
+
 def vanish(destination: Queue | Exchange | Subscription) -> None:
     """Have no routing take it any more, whatever is bound to it; then `Vhost.touch`."""
 

@@ -69,13 +69,9 @@ def mqtt_restore_taken(Queue queue not None, Exchange exchange not None, Session
     cdef Queue source
     cdef list gone = []
     cdef dict moved = moved_last(queue.q)
-    memset(&s, 0, sizeof(mqtt_t))
-    s.version = 5
-    s.is_persistent = True
+    restore_begin(&s, exchange, log)
     s.queue = queue.q
     s.session = queue_session(queue.q)
-    s.exchange = &exchange.t
-    s.log = log.t
     if s.session == NULL or returned_reserve(s.session, <u32>len(taken)):
         raise MemoryError()
     queue.q.deliver = mqtt_queue_deliver
@@ -107,6 +103,36 @@ def mqtt_restore_taken(Queue queue not None, Exchange exchange not None, Session
         loop_enforce(&queue.loop.t)
     queue.loop.kick()
     return gone
+
+
+cdef void restore_begin(mqtt_t* s, Exchange exchange, SessionSink log):
+    """A client that is not there, by which messages of shared subscriptions are read."""
+    memset(s, 0, sizeof(mqtt_t))
+    s.version = 5
+    s.is_persistent = True
+    s.exchange = &exchange.t
+    s.log = log.t
+
+
+def mqtt_drop_taken(Exchange exchange not None, SessionSink log not None, list taken not None,
+                    dict sources not None) -> bool:
+    """Have messages of shared subscriptions end with a session that has, whose client was being
+    sent them. Args: those of mqtt_restore_taken.
+
+    Returns: whether any was there: their files, which a sync has to cover yet, say that it is
+    deleted."""
+    cdef mqtt_t s
+    cdef origin_t origin
+    cdef Queue source
+    cdef bint has_any = False
+    restore_begin(&s, exchange, log)
+    for _, _, _, origin.key, origin.mark, origin.seg, origin.pos, origin.subscription in taken:
+        source = sources.get(origin.key)
+        if source is not None:
+            source.q.deliver = mqtt_queue_deliver
+            has_any = shared_drop(&s, source.q, &origin) or has_any
+    bridge_free(&s)
+    return has_any
 
 
 cdef dict moved_last(queue_t* q):

@@ -187,6 +187,19 @@ cdef void shared_hold_back(mqtt_t* s, queue_t* q, const origin_t* origin) noexce
         queue_uncount(q, q.store, rec.size)
 
 
+cdef bint shared_drop(mqtt_t* s, queue_t* q, const origin_t* origin) noexcept nogil:
+    """A member was being sent what q has there, and its session has ended: so has the message, as
+    q's file says when this returns. Whether it was there."""
+    cdef rec_t rec
+    cdef publish_t m
+    if not shared_find(s, q, origin, &rec, &m):
+        return False
+    loop_begin_move(q.loop, q)          # nobody takes it
+    if shared_take_out(q, &rec) and store_flush_acks(q.store):
+        queue_failed(q)
+    return True
+
+
 cdef bint moved_is_at(queue_t* q, u32 id, u32 pos, const origin_t* origin) noexcept nogil:
     """Whether a message that was moved stands at that place of its session's queue."""
     cdef store_t* st = q.store

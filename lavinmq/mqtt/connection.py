@@ -607,7 +607,8 @@ class Connection(Peer[_core.MqttLink], Consumer):
             is_recorded = self._sessions.set_expiry(queue, self._terms.expiry_s)
             self._adopt(queue, is_recorded, is_present=True)
             return
-        self._made(None, is_recorded)
+        made = partial(self._guarded, partial(self._made, None, is_recorded))
+        self._sessions.when_over(client_id, made)
 
     def _made(self, new: NewQueue[tuple[Queue, bool]] | None, is_recorded: bool) -> None:
         """A new session: there is one, or its directory is being made. `is_recorded`: whether one

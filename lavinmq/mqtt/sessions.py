@@ -9,6 +9,7 @@ Source: MQTT 5.0 section 4.1; docs/mqtt.md.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Generator, Iterator
 from functools import lru_cache, partial
@@ -70,6 +71,8 @@ class Sessions:
         self._latest_rights: tuple[Identity, int, TopicRights] | None = None
         """Of a user as of an epoch, whatever its client is called."""
         self._standing: Standing | None = None
+        self._ending: set[str] = set()
+        """Clients whose sessions have ended, which the log does not say yet."""
         self._groups: dict[int, _core.Queue] | None = None
         """Queues of shared subscriptions, while sessions are restored."""
         self._log = log.get("lmq.mqtt", vhost=vhost.name)
@@ -122,29 +125,57 @@ class Sessions:
         if kept is None:
             return
         is_changed = kept.is_in_doubt and self._settle(kept)
+        over: list[str] = []
         for client_id in list(self.stores.client_ids()):
-            raw, queue = _raw(client_id), self.find(client_id)
-            will = kept_wills.decode(kept.fact(raw, kept_wills.KEY) or b"")
-            if queue is not None and not self.expiry_s(queue):
-                # It was to end with the connection, which the broker has ended, and with it what
-                # its client was being sent of a shared subscription.
-                self._restore_packets(kept, raw, queue)
-                self.remove(queue)
-                queue = self.find(client_id)
-            if queue is not None:
-                for packet_id in self._restore_packets(kept, raw, queue):
-                    kept.note(raw, _core.SESSION_CHANGES["REC"], packet_id)
-                    is_changed = True
-                left_ms = kept.times(raw)[1]
-                ago_s = time.time() - left_ms / 1000 if left_ms else 0.0
-                self.vhost.left(queue, max(ago_s, 0.0))
-            if will is not None:
-                self._restore_will(client_id, will, queue)
-            elif queue is None and raw in kept:
-                kept.end(raw)
+            queue = self.find(client_id)
+            if queue is None or not self.expiry_s(queue):
+                over.append(client_id)
+            elif self._go_on(kept, client_id, queue):
+                is_changed = True
+        self._drop_taken(kept, over)
+        for client_id in over:
+            if (queue := self.find(client_id)) is not None:
+                self.remove(queue)  # it was to end with the connection, which the broker has ended
+            if self._go_on(kept, client_id, self.find(client_id)):
+                is_changed = True
         self._groups = None
         if is_changed:
             self._secure(kept)
+
+    def _go_on(self, kept: _core.SessionLog, client_id: str, queue: Queue | None) -> bool:
+        """Have a session, which may have ended, go on with its packet ids, its will and its time.
+        Returns: whether the log says something that has to be on disk."""
+        raw, gone = _raw(client_id), list[int]()
+        will = kept_wills.decode(kept.fact(raw, kept_wills.KEY) or b"") if raw in kept else None
+        if queue is not None:
+            gone = self._restore_packets(kept, raw, queue)
+            for packet_id in gone:
+                kept.note(raw, _core.SESSION_CHANGES["REC"], packet_id)
+            left_ms = kept.times(raw)[1]
+            ago_s = time.time() - left_ms / 1000 if left_ms else 0.0
+            self.vhost.left(queue, max(ago_s, 0.0))
+        if will is not None:
+            self._restore_will(client_id, will, queue)
+        elif queue is None and raw in kept:
+            kept.end(raw)
+        return bool(gone)
+
+    def _drop_taken(self, kept: _core.SessionLog, over: list[str]) -> None:
+        """What clients were being sent of shared subscriptions ends with their sessions: on disk,
+        before the log forgets whose it was. `over`: sessions that have ended, with the broker or
+        just before it."""
+        is_changed = False
+        for raw in map(_raw, over):
+            taken = kept.taken(raw)
+            if taken and _core.mqtt_drop_taken(
+                self.exchange.core, kept, taken, self._shared_queues(kept)
+            ):
+                is_changed = True
+        if is_changed and self._broker.config.sync:
+            try:
+                _core.sync_file_system(os.fspath(self.vhost.directory))
+            except OSError as error:
+                self._log.error("messages of shared subscriptions may come again: %s", error)
 
     def _restore_packets(self, kept: _core.SessionLog, raw: bytes, queue: Queue) -> list[int]:
         """Have a session go on with its packet ids. Returns: those that are released."""
@@ -152,19 +183,19 @@ class Sessions:
         taken = kept.taken(raw)
         if not taken:
             return gone
-        if self._groups is None:
-            self._groups = self._shared_queues(kept)
         return gone + _core.mqtt_restore_taken(
-            queue.core, self.exchange.core, kept, taken, self._groups
+            queue.core, self.exchange.core, kept, taken, self._shared_queues(kept)
         )
 
     def _shared_queues(self, kept: _core.SessionLog) -> dict[int, _core.Queue]:
         """Those of shared subscriptions, by the keys that the log has for them."""
-        return {
-            kept.key(queue.core): queue.core
-            for queue in self.vhost.queues.values()
-            if queue.name.startswith(PREFIX + SHARE)
-        }
+        if self._groups is None:
+            self._groups = {
+                kept.key(queue.core): queue.core
+                for queue in self.vhost.queues.values()
+                if queue.name.startswith(PREFIX + SHARE)
+            }
+        return self._groups
 
     def _secure(self, kept: _core.SessionLog) -> None:
         """Other messages are going to come to the places that the log has just let go of."""
@@ -288,11 +319,37 @@ class Sessions:
         client_id = queue.name.removeprefix(PREFIX)
         self.wills.hasten(client_id)
         kept, raw = self.stores.log, _raw(client_id)
+        if kept is None or raw not in kept or kept.fact(raw, kept_wills.KEY) is not None:
+            return
+        if kept.taken(raw):
+            self._ending.add(client_id)
+            self._when_left(partial(self._end_kept, client_id))
+        else:
+            self._end_kept(client_id)
+
+    def _end_kept(self, client_id: str) -> None:
+        """Have the log forget a session that has no queue."""
+        kept, raw = self.stores.log, _raw(client_id)
+        self._ending.discard(client_id)
         try:
-            if kept is not None and raw in kept and kept.fact(raw, kept_wills.KEY) is None:
+            if kept is not None and raw in kept and self.find(client_id) is None:
                 kept.end(raw)
         except (OSError, ValueError) as error:
             self._log.error("session %r may come again: %s", client_id, error)
+
+    def _when_left(self, then: Callable[[], object]) -> None:
+        """Call back once the queues of shared subscriptions do not have on disk any more what was
+        moved to sessions: the next sync has the moves, the one behind it that they are over."""
+        self._broker.loop.after_sync(partial(self._broker.loop.after_sync, then))
+
+    def when_over(self, client_id: str, then: Callable[[], object]) -> None:
+        """Call back when the log may have another session of a client. As long as it knows the one
+        that has ended, a start knows whose messages of shared subscriptions are that it was sent.
+        """
+        if client_id in self._ending:
+            self._when_left(then)
+        else:
+            then()
 
     # --- sessions -------------------------------------------------------------------------------
 
