@@ -86,8 +86,8 @@ cdef list mlog_load(mlog_t* log, mlog_take_t take):
         p = <const u8*>content
         n = <u64>len(content)
         if n <= MLOG_HEADER or (not is_whole and not known):
-            # A loss of power has left it empty or without its beginning.
-            if any(content):
+            # A kill has left it without entries, or a loss of power without its beginning.
+            if any(content) and not is_whole:
                 lines.append(mlog_set_aside(log, path))
             else:
                 unlink_file(log.loop, path)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lavinmq import _core
+from tests.support import mqtt_log
 from tests.support.core import FakeEvents
 from tests.unit.mqtt.test_retained import Refusing
 
@@ -80,6 +81,7 @@ class Home:
             self.log.close()
         else:
             self.log.flush()
+            self.log.release()  # nor does the loop call it any more
         self.log = self._opened()
 
     def state(self) -> Model:
@@ -317,6 +319,18 @@ def test_compaction_leaves_what_counts(home: Home) -> None:
     assert not home.log.is_due
     home.reopen()
     assert home.state() == before
+
+
+def test_a_file_without_entries_is_nothing_to_tell_of(home: Home) -> None:
+    """A kill has come as a compaction had begun one."""
+    assert not home.log.compact_some()
+    (path,) = home.files()
+    assert path.stat().st_size == mqtt_log.HEADER.size
+
+    home.reopen(orderly=False)
+
+    assert home.notes == []
+    assert list(home.directory.iterdir()) == []
 
 
 def test_what_happens_during_a_compaction_counts(home: Home) -> None:
