@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Protocol
 
 from tests.crash.conftest import DiskFactory
@@ -53,9 +54,11 @@ class Publisher:
             assert writer.expect(PUBCOMP).body[:2] == raw_id
 
 
-def recorded(on_disk: DiskFactory, story: Story) -> list[Record]:
-    """The file calls of a broker that ends with a kill."""
-    broker, disk = on_disk(log=True, mqtt=True)
+def recorded(
+    on_disk: DiskFactory, story: Story, *, program: ModuleType | None = None
+) -> list[Record]:
+    """The file calls of a broker, or a program that is one, that ends with a kill."""
+    broker, disk = on_disk(log=True, mqtt=True, program=program)
     broker.start()
     story.run(broker)
     broker.kill()
