@@ -30,10 +30,10 @@ class Eager:
     def is_due(self) -> bool:
         return time.monotonic() > self.until_s
 
-    def begin(self) -> None:
+    def note_begun(self) -> None:
         self.until_s = time.monotonic() + AGAIN_S
 
-    def end(self) -> None:
+    def note_over(self) -> None:
         self.until_s = 0.0
 
 
@@ -42,12 +42,12 @@ class EagerLog(Eager, _core.SessionLog):
         return super().__new__(cls, loop, directory, FILE_SIZE)
 
     def compact_some(self) -> bool:
-        self.begin()
+        self.note_begun()
         return super().compact_some()
 
     def superseded(self, floor: int) -> None:
         super().superseded(floor)
-        self.end()
+        self.note_over()
 
 
 class EagerStore(Eager, _core.RetainedStore):
@@ -55,12 +55,12 @@ class EagerStore(Eager, _core.RetainedStore):
         return super().__new__(cls, loop, directory, FILE_SIZE)
 
     def clean_some(self) -> bool:
-        self.begin()
+        self.note_begun()
         return super().clean_some()
 
     def superseded(self, floor: int) -> None:
         super().superseded(floor)
-        self.end()
+        self.note_over()
 
 
 if __name__ == "__main__":
