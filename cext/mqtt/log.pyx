@@ -359,20 +359,11 @@ cdef void mlog_want_sync(mlog_t* log) noexcept nogil:
 
 
 cdef int mlog_hand_over_names(mlog_t* log) noexcept nogil:
-    """Have the next sync cover that the files are there; where there is no descriptor for that, by
-    way of the whole file system. 0, or -1 with errno."""
-    cdef int fd
-    if not log.is_dir_unsynced or not log.loop.sync:
-        return 0
-    fd = c_open(log.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
-    if fd >= 0:
-        if loop_add_sync_fd(log.loop, fd):
+    """Have the next sync cover that the files are there. 0, or -1 with errno."""
+    if log.is_dir_unsynced and log.loop.sync:
+        if loop_sync_names_too(log.loop, log.directory):
             return -1
-    elif log.loop.dir_fd < 0:
-        return -1
-    else:
-        log.loop.is_whole_wanted = True
-    log.is_dir_unsynced = False
+        log.is_dir_unsynced = False
     return 0
 
 

@@ -37,7 +37,17 @@ cdef int loop_sync_too(loop_t* loop, int fd) noexcept nogil:
                              or loop.n_sync_fds >= loop.keep_files):
         loop.is_whole_wanted = True
         return 0
-    if loop_add_sync_fd(loop, c_dup(fd)) == 0:
+    return loop_sync_fd_or_all(loop, c_dup(fd))
+
+
+cdef int loop_sync_names_too(loop_t* loop, const char* directory) noexcept nogil:
+    """The same for the names of files in a directory."""
+    return loop_sync_fd_or_all(loop, c_open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC))
+
+
+cdef int loop_sync_fd_or_all(loop_t* loop, int fd) noexcept nogil:
+    """loop_add_sync_fd, or without a descriptor (-1) the whole file system."""
+    if loop_add_sync_fd(loop, fd) == 0:
         return 0
     if loop.dir_fd < 0:
         return -1
