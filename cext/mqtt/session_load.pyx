@@ -102,8 +102,6 @@ cdef u32 slog_record_size(const u8* p, u64 n) noexcept nogil:
         size = SLOG_PLACE_SIZE
     elif p[0] == SLOG_TURN or p[0] == SLOG_SAFE:
         size = SLOG_TURN_SIZE
-    elif p[0] == SLOG_TAKEN:
-        size = SLOG_TAKEN_SIZE
     return <u32>size if size <= n else 0
 
 
@@ -135,6 +133,8 @@ cdef int slog_read_record(slog_t* sl, msession_t* m, const u8* p) noexcept nogil
         return slog_apply(sl, m, p[9], le16_at(p + 10), 0, 0)
     elif p[0] == SLOG_SENT and le16_at(p + 9):
         return slog_apply(sl, m, SESSION_SENT, le16_at(p + 9), le32(p + 11), le32(p + 15))
+    elif p[0] == SLOG_SENT_SOME and le16_at(p + 9) == 0:
+        return slog_read_taken(sl, m, p)
     elif p[0] == SLOG_SENT_SOME:
         return slog_read_some(sl, m, SESSION_SENT, le16_at(p + 9), le16_at(p + SLOG_SENT_N_AT),
                               le32(p + 13), p + SLOG_SENT_SOME_SIZE)
@@ -144,8 +144,6 @@ cdef int slog_read_record(slog_t* sl, msession_t* m, const u8* p) noexcept nogil
     elif p[0] == SLOG_CAME:
         return slog_read_some(sl, m, SESSION_RECEIVED, le16_at(p + 9), le16_at(p + SLOG_SENT_N_AT),
                               le32(p + 13), NULL, le32(p + 17))
-    elif p[0] == SLOG_TAKEN and le16_at(p + 9):
-        return slog_read_taken(sl, m, p)
     return 0
 
 

@@ -16,8 +16,8 @@
 #   place     kind:u8 (11) key:u64 segment:u32 end:u32                   the next one of the turn
 #   turn      kind:u8 (12) turn:u64                                      its places follow
 #   safe      kind:u8 (13) turn:u64                                      it and all before it
-#   taken     kind:u8 (14) number:u64 id:u16 queue:u32 mark:u32 segment:u32 position:u32
-#             subscription:u32                           sent, of a shared subscription's queue
+#   taken     kind:u8 (8) number:u64 0:u16 5:u16 id:u32 queue:u32 mark:u32 segment:u32 position:u32
+#             subscription:u32             sent, of a shared subscription's queue; behind its `sent`
 #
 # Little-endian. The highest bit of a segment says that the message has QoS 2; segment 0: it is in a
 # queue that others have, too. Taken: session_taken.pyx. REC is noted when the message is deleted on
@@ -42,7 +42,6 @@ cdef enum slog_record:
     SLOG_PLACE = 11
     SLOG_TURN = 12
     SLOG_SAFE = 13
-    SLOG_TAKEN = 14
 
 cdef enum slog_layout:
     SLOG_MADE_SIZE = 11         # without the client id
@@ -57,8 +56,9 @@ cdef enum slog_layout:
     SLOG_CAME_SIZE = 21
     SLOG_PLACE_SIZE = 17
     SLOG_TURN_SIZE = 9
-    SLOG_TAKEN_SIZE = 31
-    SLOG_TAKEN_MORE = 29        # with one of `sent` behind it, than SLOG_CAME_SIZE
+    SLOG_TAKEN_SIZE = 56        # with the `sent` in front of it
+    SLOG_TAKEN_MORE = 54        # with one of `sent` behind it, than SLOG_CAME_SIZE
+    SLOG_TAKEN_N = 5            # what it says besides the id
     SLOG_SENT_N_AT = 11         # of the number of ids
     SLOG_PACKETS_N_AT = 12
 

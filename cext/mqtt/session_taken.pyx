@@ -6,6 +6,11 @@
 # mark is, which is made of the time, the topic and the size: another one may stand there, in a
 # queue that was deleted and made anew. What was moved says itself where it comes from, and the log
 # goes on to say it, too; so a start finds out what the disk has of a move, and does the rest.
+#
+# Up to 0.2.1 the log said of such a message that it was sent, and not from where, and who read it
+# stopped at a record of an unknown kind, with all that was behind it in its turn. So that is still
+# said, and the rest stands in a record of a kind that is known, of ids from 0 on: those releases
+# pass it over. They release the id, and the message goes to another member.
 # Called by the door, by shared.pyx and hold.pyx. Decision 0152.
 
 cdef enum:
@@ -29,8 +34,10 @@ cdef void slog_sink_origin(session_log_t* sink, const queue_t* source, const rec
 
 
 cdef u8* record_taken(u8* p, u64 number, u16 id, const origin_t* origin) noexcept nogil:
-    p = record_u16(record_begin(p, SLOG_TAKEN, number), id)
-    p = origin_put(p, origin)
+    p = record_packet(p, number, SESSION_SENT, id, SENT_TWICE, 0)
+    p = record_u16(record_u16(record_begin(p, SLOG_SENT_SOME, number), 0), SLOG_TAKEN_N)
+    put_le32(p, id)
+    p = origin_put(p + 4, origin)
     put_le32(p, origin.subscription)
     return p + 4
 
@@ -80,8 +87,10 @@ cdef int slog_sink_take(session_log_t* sink, queue_t* q, u16 id,
 cdef int slog_read_taken(slog_t* sl, msession_t* m, const u8* p) noexcept nogil:
     """Take in a record of a session that is there. 0, or -1 out of memory."""
     cdef origin_t origin
-    origin_read(p + 11, &origin)
-    origin.subscription = le32(p + 11 + ORIGIN_SIZE)
+    if le16_at(p + SLOG_SENT_N_AT) != SLOG_TAKEN_N or le16_at(p + 13) == 0:
+        return 0
+    origin_read(p + SLOG_SENT_SOME_SIZE, &origin)
+    origin.subscription = le32(p + SLOG_SENT_SOME_SIZE + ORIGIN_SIZE)
     if origin.key == 0:
         return 0
-    return mpacket_take(sl, m, le16_at(p + 9), &origin)
+    return mpacket_take(sl, m, le16_at(p + 13), &origin)

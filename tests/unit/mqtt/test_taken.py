@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from lavinmq import _core
+from tests.support import mqtt_log
 from tests.support.mqtt_bench import PUBCOMP, PUBREC, PUBREL, Client, MqttBench, ack
 
 LOG = "mqtt_sessions.0000000001"
@@ -135,6 +136,54 @@ def test_what_a_member_was_sent_is_its_own_after_a_kill(life: Life) -> None:
 
     check(life.killed(), b"1", b"2")
     check(life.killed().killed().killed(), b"1", b"2")
+
+
+def records_of_earlier_releases(block: bytes) -> Iterator[bytes]:
+    """What 0.2.1 finds in a block: it does not read on behind a record that it does not know."""
+    sizes = {2: 9, 3: 21, 6: 12, 7: 19, 9: 14, 10: 21, 11: 17, 12: 9, 13: 9}
+    while block:
+        kind, two_at, four_at = block[0], int.from_bytes(block[9:11], "little"), block[11:15]
+        if kind == 1:
+            size = 11 + two_at
+        elif kind == 4:
+            size = 15 + two_at + int.from_bytes(four_at, "little")
+        elif kind == 5:
+            size = 11 + two_at
+        elif kind == 8:
+            size = 17 + 4 * int.from_bytes(block[11:13], "little")
+        else:
+            size = sizes[kind]
+        assert size <= len(block)
+        yield block[:size]
+        block = block[size:]
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_an_earlier_release_reads_the_log_and_knows_that_the_id_is_taken(
+    life: Life, is_compacted: bool
+) -> None:
+    """It releases the id of a message whose place it does not know, so the next one with it is not
+    taken for the same. What else there is of the turn it reads, too."""
+    member = life.member()
+    life.log.make(b"before")
+    life.publish(b"1")
+    life.log.make(b"behind")
+    assert len(member.got()) == 1
+    if is_compacted:
+        life.compact()
+    life.log.flush()
+
+    path = max(life.directory.glob("mqtt_sessions.*"))
+    bodies = mqtt_log.bodies_in(path.read_bytes(), int(path.suffix[1:]))
+    records = [each for body in bodies if body[0] != 255
+               for each in records_of_earlier_releases(body)]  # fmt: skip
+
+    assert {each[11:] for each in records if each[0] == 1} == {b"m", b"before", b"behind"}
+    sent = [each[9:] for each in records if each[0] == 7]
+    id, segment, position = b"\1\0", b"\0\0\0\x80", bytes(4)
+    assert sent == [id + segment + position]
+    # Others of `sent` say it of no id.
+    assert {each[9:11] for each in records if each[0] == 8} == {b"\0\0"}
 
 
 def test_a_log_that_is_written_anew_says_the_same(life: Life) -> None:
