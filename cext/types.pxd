@@ -560,6 +560,7 @@ cdef struct mlog_t:             # entries in files, one behind the other, that l
     u64 handed_at               # the number of that sync
     u64 n_before                # of them, those that are on disk while it is not over
     flag_t is_torn              # the last file may end in what failed: a new one is begun
+    flag_t is_full              # what is staged found no room
     flag_t is_unsynced          # written since a sync was last asked for
     flag_t is_dir_unsynced      # a file was made since then
     flag_t is_sync_wanted       # on the loop's list of logs that the next sync has to cover
@@ -1801,13 +1802,14 @@ cdef struct loop_t:
     flag_t is_confirm_new       # a channel has asked for confirms since the last tick
     flag_t is_news              # a store was damaged, stuck, freed or broke: to be logged
     flag_t is_low               # the free-space watch says so
-    flag_t is_held              # publishers wait: the disk is low or a queue is stuck
+    flag_t is_held              # publishers wait: the disk is low, a queue is stuck or a log full
     dedup_t* dirty_dedups       # caches with keys to write
     budget_t dedup_budget
     budget_t history_budget
     flag_t is_replaying         # what an exchange has kept is being published
     flag_t is_stamping          # publishes without a timestamp get one
     queue_t* stuck              # queues whose last write found no room
+    u32 n_full_logs             # logs of sessions of which the same is so
     u32 n_breaks                # queues that broke since start
     u64 large_bytes             # memory in messages too large for pooled blocks
     u64 max_large               # above which no more is taken

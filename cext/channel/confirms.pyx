@@ -81,7 +81,7 @@ cdef void loop_confirm(loop_t* loop) noexcept nogil:
         elif not c.is_in_batch and not c.needs_sync:
             channel_confirm(c, c.publish_seq, True, c.unconfirmed_ns)
             c.is_in_confirms = False
-        elif loop.stuck != NULL or loop.is_syncing or loop.linger_until_ns:
+        elif loop_is_full(loop) or loop.is_syncing or loop.linger_until_ns:
             loop.confirms[kept] = c
             kept += 1
         elif not loop.sync:

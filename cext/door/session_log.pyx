@@ -284,6 +284,7 @@ cdef class SessionLog(SessionSink):
             return
         if mlog_flush(&self.s.log) == 0 and self.waiting:
             self.ask()
+        self.loop.kick()                # publishers may have waited for room
 
     @property
     def is_due(self) -> bool:

@@ -332,7 +332,7 @@ cdef class Loop:
     @is_low.setter
     def is_low(self, bint value) -> None:
         self.t.is_low = value
-        self.t.is_held = value or self.t.stuck != NULL
+        loop_look_held(&self.t)
         self.release_held()
 
     @property
@@ -507,7 +507,8 @@ cdef class Loop:
             is_due = bool(self.waiting) or (self.t.held != NULL and self.t.stuck == NULL)
             if self.t.stuck == NULL:
                 is_due = is_due or bool(self.commits) or (
-                    self.t.n_confirms != 0 and self.t.linger_until_ns == 0)
+                    self.t.n_confirms != 0 and self.t.linger_until_ns == 0
+                    and self.t.n_full_logs == 0)
         if (is_due or self.turns or self.late_turns or self.answers or self.leaving
                 or self.ended):
             self.is_scheduled = True

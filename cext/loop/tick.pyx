@@ -221,7 +221,7 @@ cdef void loop_tick(loop_t* loop) noexcept nogil:
     if loop.has_lost:
         loop_forget_lost(loop)
     if loop.n_confirms:
-        if not loop.is_syncing and loop.stuck == NULL and not loop_lingers(loop):
+        if not loop.is_syncing and not loop_is_full(loop) and not loop_lingers(loop):
             loop_gather_files(loop)
         loop_confirm(loop)
     loop_settle_tick(loop, began_ns, n, made_ns)

@@ -311,17 +311,38 @@ cdef void loop_refuse_waiting(loop_t* loop) noexcept nogil:
 
 
 cdef void mlog_fail(mlog_t* log, int error) noexcept nogil:
-    """What is staged will not be there: whoever waits for it is told."""
+    """What is staged will not be there: whoever waits for it is told. A log that keeps it tries it
+    again with what comes next; who waits for that waits on while it finds no room, as for a queue:
+    who is refused publishes once more what the queues have."""
     mlog_tell(log, error)
+    if log.settle == NULL and is_no_room(error):
+        mlog_set_full(log, True)
+        return
     loop_refuse_waiting(log.loop)
     if log.settle == NULL:
-        return                      # it is tried again with what comes next
+        return
     log.loop.has_lost = True
     log.n_stage = 0
     log.settle(log, False)
     mlog_last(log).stale = log.stale_before
     if mlog_last(log).size == 0:
         log.n_files -= 1            # the next one has another number
+
+
+cdef void mlog_set_full(mlog_t* log, bint is_full) noexcept nogil:
+    """Whether what is staged finds no room: publishers are held and confirms withheld meanwhile."""
+    cdef loop_t* loop = log.loop
+    if log.is_full == is_full:
+        return
+    log.is_full = is_full
+    if is_full:
+        loop.n_full_logs += 1
+    else:
+        loop.n_full_logs -= 1
+    loop_look_held(loop)
+    loop.is_news = True
+    if not is_full:
+        mlog_want_sync(log)         # who waits on account of it is in no batch yet
 
 
 cdef int mlog_flush(mlog_t* log) noexcept nogil:
@@ -345,6 +366,7 @@ cdef int mlog_flush(mlog_t* log) noexcept nogil:
         log.stage = NULL
         log.cap_stage = 0
     mlog_tell(log, 0)
+    mlog_set_full(log, False)
     if log.settle != NULL:
         log.settle(log, True)
     return 0
@@ -398,6 +420,7 @@ cdef void mlog_release(mlog_t* log) noexcept nogil:
             at = &at[0].dirty_next
         at[0] = log.dirty_next
         log.is_dirty = False
+    mlog_set_full(log, False)
     if log.is_sync_wanted:
         at = &log.loop.sync_logs
         while at[0] != log:

@@ -225,6 +225,16 @@ cdef void queue_stick(queue_t* q) noexcept nogil:
     q.loop.is_news = True
 
 
+cdef inline bint loop_is_full(const loop_t* loop) noexcept nogil:
+    """Whether something that is to be on disk before a confirm finds no room there."""
+    return loop.stuck != NULL or loop.n_full_logs != 0
+
+
+cdef inline void loop_look_held(loop_t* loop) noexcept nogil:
+    """Find out whether publishers are held."""
+    loop.is_held = loop.is_low or loop_is_full(loop)
+
+
 cdef void queue_unstick(queue_t* q) noexcept nogil:
     """All is written, or the queue goes."""
     cdef queue_t** at = &q.loop.stuck
@@ -234,7 +244,7 @@ cdef void queue_unstick(queue_t* q) noexcept nogil:
         at = &at[0].stuck_next
     at[0] = q.stuck_next
     q.is_stuck = False
-    q.loop.is_held = q.loop.is_low or q.loop.stuck != NULL
+    loop_look_held(q.loop)
     q.loop.is_news = True
 
 

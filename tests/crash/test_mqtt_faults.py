@@ -160,6 +160,32 @@ def test_nothing_is_acknowledged_that_the_disk_did_not_take(
     check(broker, writers)
 
 
+@pytest.mark.parametrize("level", [V311, V5])
+def test_a_log_of_sessions_without_room_keeps_publishers_waiting_and_nothing_comes_twice(
+    on_disk: DiskFactory, level: int
+) -> None:
+    """3.1.1 [MQTT-4.3.3-2], 5.0 [MQTT-4.3.3-8]. The queue has room and the message. Who was refused
+    published it once more, as a client does, and it came twice."""
+    broker, disk = on_disk(mqtt=True)
+    broker.start()
+    reader_of(broker)
+    writer, other = Writer(broker, level), Writer(broker, V5 if level == V311 else V311)
+    with writer.client, other.client:
+        disk.plan(Action.FAIL, Call.WRITE, f"*/{FILES['sessions']}*", error=errno.ENOSPC)
+        writer.client.send(writer.publish(TWICE))
+        disk.wait_for_strikes(2)  # it is tried again
+        other.client.send(other.publish(1))
+        assert writer.client.has_silence(SILENCE_S)
+        assert other.client.has_silence(SILENCE_S)
+        disk.heal()
+        assert writer.client.expect(5).body == TWICE.to_bytes(2, "big")
+        assert other.client.expect(4).body == b"\0\1"
+        writer.accepted, other.accepted = {TWICE}, {1}
+    broker.kill()
+    broker.start()
+    check(broker, [writer, other])
+
+
 def test_what_is_lost_when_its_client_has_gone_is_taken_when_it_comes_again(
     on_disk: DiskFactory,
 ) -> None:

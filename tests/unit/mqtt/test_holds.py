@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lavinmq import _core
+from tests.support.little_disk import broken
 from tests.support.mqtt_bench import (
     PUBACK,
     PUBCOMP,
@@ -24,7 +25,6 @@ from tests.support.mqtt_bench import (
     parse,
     publish,
 )
-from tests.unit.mqtt.test_retained import Refusing
 from tests.unit.mqtt.test_syncs import finish_sync
 
 OTHERS = 4
@@ -179,7 +179,7 @@ def test_a_client_is_let_go_when_its_ids_cannot_be_written(disk: Disk) -> None:
     """Nothing has been sent: the messages come when there is room."""
     reader = disk.client()
     disk.settle()
-    with Refusing(disk.file.stat().st_size):
+    with broken(disk.file):
         disk.publish(b"1")
         disk.settle()
     assert is_silent(reader)

@@ -12,8 +12,8 @@ import pytest
 
 from lavinmq import _core
 from tests.support import mqtt_log
+from tests.support.little_disk import broken
 from tests.support.mqtt_bench import PUBCOMP, PUBREC, PUBREL, Client, MqttBench, ack, publish
-from tests.unit.mqtt.test_retained import Refusing
 
 LOG, RETAINED = "mqtt_sessions.0000000001", "mqtt_retained.0000000001"
 
@@ -365,7 +365,7 @@ def test_what_was_refused_is_new_when_it_comes_again(life: Life, version: int) -
     """Before version 5 the connection ends, and the client sends it again."""
     client = life.client("p", version)
     life.bench.events.run()
-    with Refusing((life.directory / LOG).stat().st_size):
+    with broken(life.directory / LOG):
         client.publish(b"a", b"x", qos=2, id=9)
     client.raw()
     client.close()
@@ -410,7 +410,7 @@ def test_a_retained_message_that_is_lost_behind_its_client_is_new(life: Life) ->
     say(life.client("p"), b"before", 1, retain=True)
     for id in range(2, 9):
         say(life.client("q"), b"before", id, retain=True)
-    with Refusing((life.directory / RETAINED).stat().st_size):
+    with broken(life.directory / RETAINED):
         leave_behind(life, b"nowhere", 2, retain=True)
 
     assert life.received == [1]

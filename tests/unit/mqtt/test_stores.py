@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lavinmq import _core
+from tests.support.little_disk import broken
 from tests.support.mqtt_bench import (
     PUBACK,
     PUBCOMP,
@@ -278,8 +279,7 @@ def test_a_session_without_a_log_entry_is_not_told_that_it_is_safe(stores: Store
 def test_a_log_that_cannot_be_written_refuses_until_it_can(stores: Stores) -> None:
     client = stores.client("c", 5)
     stores.bench.events.run()
-    size = (stores.directory / "mqtt_sessions.0000000001").stat().st_size
-    with Refusing(size):
+    with broken(stores.directory / "mqtt_sessions.0000000001"):
         client.publish(b"a", b"x", qos=2, id=9)
     (refused,) = client.heard()
     assert refused.kind == PUBREC
@@ -290,6 +290,39 @@ def test_a_log_that_cannot_be_written_refuses_until_it_can(stores: Stores) -> No
     assert [each.kind for each in client.heard()] == [PUBREC]
     stores.reopen()
     assert stores.log.packets(b"c") == ([9], [], [])
+
+
+def test_a_log_without_room_has_its_publishers_wait(stores: Stores) -> None:
+    """What is refused may be in a queue already, and comes twice when it is published again."""
+    client = stores.client("c", 5)
+    stores.bench.events.run()
+    with Refusing((stores.directory / "mqtt_sessions.0000000001").stat().st_size):
+        client.publish(b"a", b"x", qos=2, id=9)
+        assert client.heard() == []
+        stores.log.retry()
+        stores.bench.events.run()
+        assert client.heard() == []
+        assert stores.bench.loop.is_held
+
+    stores.log.retry()
+    stores.bench.events.run()
+
+    assert [(each.kind, each.body) for each in client.heard()] == [
+        (PUBREC, b"\0\x09\x10")  # nobody has subscribed
+    ]
+    assert not stores.bench.loop.is_held
+
+
+def test_a_virtual_host_that_goes_with_a_log_without_room_holds_nobody(stores: Stores) -> None:
+    client = stores.client("c", 5)
+    stores.bench.events.run()
+    with Refusing((stores.directory / "mqtt_sessions.0000000001").stat().st_size):
+        client.publish(b"a", b"x", qos=2, id=9)
+        assert stores.bench.loop.is_held
+
+        stores.log.release()
+
+        assert not stores.bench.loop.is_held
 
 
 def test_syncs_of_a_publish_cover_both_files(tmp_path: Path) -> None:
