@@ -302,6 +302,7 @@ class Channel:
 
     def _queue_purge(self, d: m.QueuePurge) -> None:
         vhost = self.connection.vhost
+        self._check_not_session(d.queue)
         purge = vhost.purge(self.connection, self._queue_name(d.queue))
 
         def finish() -> None:
@@ -311,10 +312,14 @@ class Channel:
             vhost.portions, purge, lambda: self.connection.when_copied(finish)
         )  # fmt: skip
 
+    def _check_not_session(self, name: str) -> None:
+        """Only operators empty or delete sessions of MQTT. Raises: ChannelError 403."""
+        queue = self.connection.vhost.queues.get(name)
+        if queue is not None and queue.is_session:
+            rights.check_usable(self.connection.vhost.name, queue)
+
     def _queue_delete(self, d: m.QueueDelete) -> None:
-        session = self.connection.vhost.queues.get(d.queue)
-        if session is not None and session.is_session:
-            rights.check_usable(self.connection.vhost.name, session)
+        self._check_not_session(d.queue)
         ready, recorded, consumers = self.connection.vhost.delete_queue(
             self.connection, self._queue_name(d.queue), d.if_unused, d.if_empty
         )

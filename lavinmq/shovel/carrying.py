@@ -128,6 +128,8 @@ class Carrying:
         to = self._found(self._to.places[0].vhost, self._to.queue)
         if to is queue:
             raise Error(f"queue '{to.name}' is its own destination")
+        if to.is_session:
+            raise Error(f"queue '{to.name}' is an MQTT session")
         self._move(queue, to, left)
         self._has_fallen.clear()
         self.error = ""

@@ -270,7 +270,8 @@ class VHost:
         if queue.is_internal:
             raise DefinitionsError(f"queue {name!r} belongs to an exchange")
         yield from self.bindings.unload_to(queue)
-        self.exchanges[""].core.unbind(raw_key(name), b"", queue.core)
+        if not queue.is_session:
+            self.exchanges[""].core.unbind(raw_key(name), b"", queue.core)
         del self.queues[name]
         ahead.forget(queue)
         self._expiry.forget(queue)
@@ -778,7 +779,8 @@ class VHost:
         self.queues[name] = queue
         if owner is not None:
             owner.exclusive_queues.add(queue)
-        self.exchanges[""].core.bind(raw_key(name), b"", queue.core)
+        if not queue.is_session:  # else anybody could send its client anything, of any topic
+            self.exchanges[""].core.bind(raw_key(name), b"", queue.core)
         self.operators.set_timeout(queue)
         self.rules.apply_to_queue(queue)
         return queue
@@ -832,7 +834,8 @@ class VHost:
                 self.recorded.file.append_delete_queue(queue.name)
         consumers = queue.take_consumers()
         self.bindings.drop_to(queue)
-        self.exchanges[""].core.unbind(raw_key(queue.name), b"", queue.core)
+        if not queue.is_session:
+            self.exchanges[""].core.unbind(raw_key(queue.name), b"", queue.core)
         del self.queues[queue.name]
         self.totals.churn.count("queue_deleted")
         self._expiry.forget(queue)

@@ -110,16 +110,17 @@ def listed(bindings: Iterable[Binding]) -> Listing[Binding]:
     return Listing(bindings, row, lambda binding: (binding.to.name, binding.key))
 
 
-def implicit(vhost: str, queue: Queue) -> Binding:
-    """The binding of a queue to the default exchange."""
-    return Binding(vhost, "", queue, queue.name, None)
+def implicit(vhost: str, queue: Queue) -> Iterator[Binding]:
+    """The binding of a queue to the default exchange, which sessions of MQTT do not have."""
+    if not queue.is_session:
+        yield Binding(vhost, "", queue, queue.name, None)
 
 
 def from_exchange(vhost: VHost, exchange: Exchange) -> Iterator[Binding]:
     """The bindings of which an exchange is the source."""
     if not exchange.name:
         for queue in list(vhost.queues.values()):
-            yield implicit(vhost.name, queue)
+            yield from implicit(vhost.name, queue)
     for to, key, arguments in exchange.live_bindings():
         yield Binding(vhost.name, exchange.name, to, key, arguments)
 
@@ -127,7 +128,7 @@ def from_exchange(vhost: VHost, exchange: Exchange) -> Iterator[Binding]:
 def to_destination(vhost: VHost, to: Destination) -> Iterator[Binding]:
     """The bindings of which a queue or exchange is the destination."""
     if isinstance(to, Queue):
-        yield implicit(vhost.name, to)
+        yield from implicit(vhost.name, to)
     for source, key, arguments in live_incoming(to):
         yield Binding(vhost.name, source.name, to, key, arguments)
 

@@ -70,7 +70,7 @@ class Bench:
 @pytest.fixture
 def bench(broker_factory: BrokerFactory) -> Bench:
     """A broker of its own."""
-    return Bench(broker_factory(http=True))
+    return Bench(broker_factory(http=True, mqtt=True))
 
 
 def fill(client: Client, queue: str, count: int) -> None:

@@ -12,6 +12,7 @@ from lavinmq.client.errors import AccessRefused
 from tests.conftest import BrokerFactory
 from tests.integration.shovel.conftest import LOCAL, WAIT_S, Bench, bodies, fill, until
 from tests.support.certificates import Authority
+from tests.support.mqtt_peer import Peer
 from tests.support.ports import free_port
 
 DEADLINE_S = 150.0
@@ -124,6 +125,18 @@ def test_what_no_queue_takes_stays_at_the_source(bench: Bench) -> None:
         client.queue("to")
         client.bind("to", "x", "k")
         assert sorted(bodies(client, "to", 3)) == [b"0", b"1", b"2"]
+
+
+def test_nothing_is_moved_into_a_session_of_mqtt(bench: Bench) -> None:
+    """Its client gets what it has subscribed to. One that is away is told nothing else, either."""
+    with Peer(bench.broker.mqtt_port) as peer:
+        peer.connect("shoveled", clean=False)
+    with Client(bench.broker.uri) as client:
+        fill(client, "from", 3)
+        bench.put("s", **LOCAL, src_queue="from", dest_queue="mqtt.shoveled")
+        until(lambda: "MQTT session" in (bench.row("s")["error"] or ""), "it says why not")
+        assert bench.api.get("/api/queues/%2F/from")["messages"] == 3
+        assert bench.api.get("/api/queues/%2F/mqtt.shoveled")["messages"] == 0
 
 
 def test_a_missing_exchange_is_waited_for(bench: Bench) -> None:
