@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from pamqp import commands
+from pamqp.common import FieldArray
 
 from tests.integration.mqtt.conftest import NewPeer
 from tests.support.api import Api
@@ -82,7 +83,8 @@ def test_nobody_puts_a_message_into_a_session_past_its_subscriptions(
             answer = Api(mqtt)("POST", "/api/exchanges/%2F/amq.default/publish", body)
             assert answer.json == {"routed": False}
             continue
-        key, copies = (queue, []) if by == "key" else ("any.topic", [queue])
+        copies: FieldArray = [] if by == "key" else [queue]
+        key = queue if by == "key" else "any.topic"
         properties = commands.Basic.Properties(headers={"CC": copies})
         with Wire.open(mqtt.port) as wire:
             wire.publish(1, "", key, b"forged", properties, mandatory=True)

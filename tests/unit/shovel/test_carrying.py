@@ -22,6 +22,7 @@ class Queue:
     def __init__(self, name: str) -> None:
         self.name = name
         self.core = SimpleNamespace(returned=0)
+        self.is_session = False
 
 
 class Mover:
