@@ -100,8 +100,11 @@ cdef bint shared_move(mqtt_t* s, queue_t* q, const publish_t* m, const origin_t*
 
 
 cdef void shared_moved(queue_t* q, const spot_t* at) noexcept nogil:
-    """Delete in q what was moved, once it is safe; and have a later sync cover that it is deleted,
-    before PUBREL is said, from when on no start looks for it."""
+    """Delete in q what was moved, once it is safe, or ends with its session; and have a later sync
+    cover that it is deleted, before PUBREL is said, or the log forgets the session, from when on no
+    start looks for it."""
+    if q.loop.n_takers == 0:
+        queue_want_acks(q, q.store)
     queue_delete_moved(q, at)
     if q.moves != NULL and q.moves.is_held:
         q.moves.is_awaited = True
@@ -129,6 +132,7 @@ cdef bint shared_keep(mqtt_t* s, unacked_t* u, packet_t* p) noexcept nogil:
     origin.subscription = consumer_subscription_id(k)
     if s.queue.is_deleted:
         loop_begin_move(q.loop, q)      # it ends with its session, and goes nowhere
+        p.tag = 0                       # with which the log forgets the id, and not before
     elif not shared_move(s, q, &m, &origin, p):
         return False
     at = spot_of(&rec, MOVE_ORDERED)

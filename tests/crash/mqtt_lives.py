@@ -55,10 +55,10 @@ class Publisher:
 
 
 def recorded(
-    on_disk: DiskFactory, story: Story, *, program: ModuleType | None = None
+    on_disk: DiskFactory, story: Story, *, program: ModuleType | None = None, http: bool = False
 ) -> list[Record]:
     """The file calls of a broker, or a program that is one, that ends with a kill."""
-    broker, disk = on_disk(log=True, mqtt=True, program=program)
+    broker, disk = on_disk(log=True, mqtt=True, program=program, http=http)
     broker.start()
     story.run(broker)
     broker.kill()

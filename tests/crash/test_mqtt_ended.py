@@ -21,6 +21,7 @@ from tests.crash.mqtt_lives import BrokerFactory, recorded
 from tests.crash.test_mqtt_shared import SHARED
 from tests.crash.test_mqtt_twice import KEPT
 from tests.support import mqtt_bytes
+from tests.support.api import Api
 from tests.support.broker import Broker
 from tests.support.disk import Record
 from tests.support.mqtt_bytes import V5
@@ -52,7 +53,14 @@ def is_killed(broker: Broker, one: Peer) -> None:
     broker.start()
 
 
-WAYS = {each.__name__: each for each in (goes, begins_anew, is_killed)}
+def is_taken_away(broker: Broker, one: Peer) -> None:
+    """An operator deletes the session, which closes its client."""
+    assert Api(broker)("DELETE", "/api/queues/%2F/mqtt.one").status == 204
+    while one.read() is not None:
+        pass
+
+
+WAYS = {each.__name__: each for each in (goes, begins_anew, is_killed, is_taken_away)}
 EVERY_WAY = pytest.mark.parametrize("way", WAYS)
 
 
@@ -108,7 +116,7 @@ def test_nobody_else_gets_it_after_a_kill(
 ) -> None:
     """5.0 [MQTT-4.8.2-5]."""
     story = Story(WAYS[way])
-    records = recorded(on_disk, story)
+    records = recorded(on_disk, story, http=way == is_taken_away.__name__)
     for cut in cuts(story, records, is_long):
         print(f"killed before call {cut}")
         root = tmp_path / f"cut-{cut}"
@@ -124,7 +132,7 @@ def test_nobody_else_gets_it_after_a_loss_of_power(
 ) -> None:  # fmt: skip
     """5.0 [MQTT-4.8.2-5]."""
     story = Story(WAYS[way])
-    records = recorded(on_disk, story)
+    records = recorded(on_disk, story, http=way == is_taken_away.__name__)
     for cut in cuts(story, records, is_long):
         seed = random.randrange(1 << 30)
         print(f"power lost before call {cut}, seed {seed}")
