@@ -149,7 +149,8 @@ class Throughput:
             self._threads.append(thread)
         for _ in group:
             while not self._arrived.acquire(timeout=0.1):
-                if self._interrupts.happened or self._is_in_vain():
+                is_over = self._interrupts.happened or self._stopping.is_set()
+                if is_over or self._is_in_vain():
                     return
 
     def _watch(self, started: float) -> report.Totals:
@@ -230,9 +231,18 @@ class Throughput:
                 if isinstance(error, ChannelClosed) and client in self._publishers:
                     self._refused[client.name] = error
                 self._complain(client.name, error)
+                if isinstance(error, ChannelClosed) and client.name not in self._met:
+                    self._end_if_timeless()
             finally:
                 arrive()
             self._stopping.wait(RECONNECT_S)
+
+    def _end_if_timeless(self) -> None:
+        """A client was refused what it needs to begin. Nothing but totals ends a run without a
+        time, and they would never be reached."""
+        if not self._options.time:
+            self._stopping.set()
+            os.eventfd_write(self._all_done, 1)
 
     def _complain(self, name: str, error: Exception) -> None:
         """Print an error, though not the same one of hundreds of clients in one second."""

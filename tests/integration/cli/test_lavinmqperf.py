@@ -173,6 +173,17 @@ def test_arguments_that_no_queue_can_have_are_told(broker: Broker) -> None:
     assert "404" not in said
 
 
+@pytest.mark.parametrize("count", ["-C", "-D"])
+def test_a_refused_declaration_ends_a_run_that_has_no_time(broker: Broker, count: str) -> None:
+    """It was tried again for ever."""
+    arguments = (count, "10", "--queue-args", '{"x-max-length": "a"}')
+
+    done = throughput(broker, f"perf-{uuid.uuid4()}", *arguments, status=1)
+
+    assert "406 PRECONDITION_FAILED - x-max-length header not" in done.stderr
+    assert "2 of 2 clients never got to work" in done.stderr
+
+
 def test_the_queue_is_durable_and_has_the_arguments_given(
     broker: Broker, channel: Channel, queue: str
 ) -> None:
