@@ -126,6 +126,9 @@ cdef bint topic_is_valid(const u8* p, u64 n) noexcept nogil:
 
 # ---- properties of a PUBLISH ---------------------------------------------------------------------
 
+cdef enum:
+    PUBLISH_MOST_PROPERTIES = 524288    # bytes
+
 cdef i64 property_size(const u8* p, u64 n) noexcept nogil:
     """Bytes of the property at p, which a PUBLISH may have: its id, and what follows; -1 when it is
     cut or of another kind."""
@@ -178,6 +181,8 @@ cdef u32 publish_properties(mqtt_t* s, publish_t* m, const u8* p, u32 n, u32* al
     cdef i64 size
     alias[0] = 0
     m.props = p
+    if n > PUBLISH_MOST_PROPERTIES:
+        return REASON_QUOTA             # nobody else is served while they are read, and given
     if n > s.cap_scratch and not mqtt_scratch(s, n):
         return REASON_QUOTA
     while p < end:

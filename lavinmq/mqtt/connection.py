@@ -661,7 +661,8 @@ class Connection(Peer[_core.MqttLink], Consumer):
         """Serve the client. In a session that was there it may have lost rights meanwhile: what it
         may not have any more ends before anything is sent."""
         if not is_present:
-            self._open(queue, is_present=False)
+            if self._open(queue, is_present=False):
+                self.link.resume()
             return
         steps = self._watched(self._resuming(queue))
         self._host.works.begin_unless_few(steps, len(queue.incoming))
@@ -671,22 +672,30 @@ class Connection(Peer[_core.MqttLink], Consumer):
         while self._has(queue) and rights is not self.rights:  # they may change meanwhile
             rights = self.rights
             yield from self._reviewing(queue)
-        self._open(queue, is_present=True)
+        if not self._open(queue, is_present=True):
+            return
+        for text in self._sessions.subscriptions.memberships(queue):
+            self._join(queue, text, bool)
+            yield
+            if not self._has(queue):
+                return
+        self.link.resume()
 
-    def _open(self, queue: Queue, *, is_present: bool) -> None:
+    def _open(self, queue: Queue, *, is_present: bool) -> bool:
+        """Send CONNACK, and serve the session from here on. Returns: whether that has begun."""
         wanted, config = self._wanted, self.broker.config
         if wanted is None or not self.is_member:
-            return
+            return False
         self._wanted = None
         self.broker.newcomers.leave(self)
         self._watch_end()
         if self._is_over:
-            return
+            return False
         given = self._told(wanted, queue)
         told = answers.connack(self.level, session_present=is_present, given=given)
         if self._most and len(told) > self._most:
             self._refuse(Reason.PACKET_TOO_LARGE)
-            return
+            return False
         self.link.write(told)
         self.link.set_limits(MAX_CONNECT, config.mqtt_max_packet_size, 1.5 * self.keep_alive_s)
         self.link.mqtt_open(
@@ -700,9 +709,7 @@ class Connection(Peer[_core.MqttLink], Consumer):
             retained=self._sessions.stores.retained,
             log=self._sessions.stores.log,
         )  # fmt: skip
-        for text in self._sessions.subscriptions.memberships(queue):
-            self._join(queue, text, bool)
-        self.link.resume()
+        return True
 
     def _told(self, wanted: Connect, queue: Queue) -> dict[int, Any]:
         """The properties of CONNACK."""
@@ -768,6 +775,9 @@ class Connection(Peer[_core.MqttLink], Consumer):
                 self._join(queue, wish.filter, partial(one_done, at))
             else:
                 one_done()
+            yield
+            if not self._has(queue):
+                return
         one_done()
 
     def _undo(self, queue: Queue, text: str, before: Options | None) -> None:

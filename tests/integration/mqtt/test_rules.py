@@ -153,6 +153,19 @@ def test_a_connack_that_does_not_fit_is_not_sent(peer: NewPeer, size: int) -> No
     assert witness.message().payload == b"last"
 
 
+def test_properties_of_a_message_have_a_limit(peer: NewPeer) -> None:
+    """Nobody is held up while they are read, and given to whoever has subscribed."""
+    least = b"\x26\0\0\0\0"
+    most = least * (524_288 // len(least) - 1) + b"\x26\0\3abc\0\0"  # 524 288 bytes
+    client = peer(V5)
+    client.connect(new("c"))
+    client.send(publish(V5, new(), b"x", qos=1, packet_id=1, properties=block(most)))
+    assert client.expect(PUBACK).body[:2] == b"\0\1"
+    client.send(publish(V5, new(), b"x", qos=1, packet_id=1, properties=block(most, least)))
+    assert client.expect(DISCONNECT).body[0] == 0x97
+    assert client.read() is None
+
+
 @pytest.mark.parametrize("asked", ["subscribe", "unsubscribe", "disconnect", "auth"])
 def test_too_many_user_properties_end_the_connection(peer: NewPeer, asked: str) -> None:
     """Nobody is held up while they would be looked at."""

@@ -23,6 +23,25 @@ def new(word: str = "t") -> str:
     return f"{word}-{uuid.uuid4().hex[:12]}"
 
 
+def test_very_many_shared_subscriptions_are_joined_and_joined_again(peer: NewPeer) -> None:
+    """In portions: others are served meanwhile, and the client when all are."""
+    name, n = new("c"), 2000
+    filters = [f"$share/g/{name}/{number}" for number in range(n)]
+    with peer(V5) as client:
+        client.connect(name, **KEPT)
+        assert client.subscribe(*((each, 1) for each in filters)) == [1] * n
+    sender = peer(V311)
+    sender.connect(new("c"))
+    with peer(V5) as client:
+        assert client.connect(name, **KEPT)[0] == 1
+        client.ping()
+        for number in (0, n - 1):
+            sender.publish(f"{name}/{number}", b"x", 1)
+            assert client.message().topic == f"{name}/{number}"
+        assert client.unsubscribe(*filters) == [0] * n
+        client.disconnect(b"\0\5\x11\0\0\0\0")
+
+
 @pytest.mark.parametrize("level", VERSIONS)
 @pytest.mark.parametrize("published", [0, 1, 2])
 @pytest.mark.parametrize("granted", [0, 1, 2])
