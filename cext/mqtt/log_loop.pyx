@@ -1,5 +1,5 @@
-# Log loop: what the loop has to do with logs of MQTT: those with something staged are written in each
-# tick, those that somebody waits for are synced, and while one finds no room everybody waits.
+# Log loop: what the loop has to do with logs of MQTT: those with something staged are written in
+# each tick, those that somebody waits for are synced, and while one finds no room everybody waits.
 #
 # Called by log.pyx and the tick. Decisions 0009 and 0086.
 
