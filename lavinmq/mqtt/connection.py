@@ -893,10 +893,18 @@ class Connection(Peer[_core.MqttLink], Consumer):
 
     def _quit(self, text: str) -> None:
         """Get nothing of a shared subscription any more."""
-        queue, consumer = (self._shared or {}).pop(text, (None, None))
-        if queue is not None and consumer is not None:
+        served = (self._shared or {}).pop(text, None)
+        if served is not None:
+            for _ in self._quitting([served]):
+                pass
+
+    def _quitting(self, served: list[tuple[Queue, Taker]]) -> Iterator[None]:
+        """No consumer of queues that are not the session's any more, which get nothing once the
+        link has left."""
+        for queue, consumer in served:
             consumer.core.cancel()
             self.vhost.consumer_left(queue, consumer)
+            yield
 
     def _unsubscribing(
         self, reading: Generator[None, None, Unsubscribe], queue: Queue
@@ -982,8 +990,8 @@ class Connection(Peer[_core.MqttLink], Consumer):
         if is_current:
             del sessions.clients[self._session]
         self.link.mqtt_close()
-        for text in list(self._shared or ()):
-            self._quit(text)
+        shared, self._shared = self._shared or {}, None
+        self._host.works.begin_unless_few(self._quitting(list(shared.values())), len(shared))
         most_s = sessions.granted_s(self._terms.expiry_s)
         if queue is not None:
             most_s = sessions.expiry_s(queue)

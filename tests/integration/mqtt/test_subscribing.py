@@ -25,7 +25,7 @@ def new(word: str = "t") -> str:
 
 def test_very_many_shared_subscriptions_are_joined_and_joined_again(peer: NewPeer) -> None:
     """In portions: others are served meanwhile, and the client when all are."""
-    name, n = new("c"), 2000
+    name, n = new("c"), 500
     filters = [f"$share/g/{name}/{number}" for number in range(n)]
     with peer(V5) as client:
         client.connect(name, **KEPT)
@@ -40,6 +40,28 @@ def test_very_many_shared_subscriptions_are_joined_and_joined_again(peer: NewPee
             assert client.message().topic == f"{name}/{number}"
         assert client.unsubscribe(*filters) == [0] * n
         client.disconnect(b"\0\5\x11\0\0\0\0")
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_who_leaves_very_many_shared_subscriptions_has_none_of_them(
+    peer: NewPeer, is_cut: bool
+) -> None:
+    """In portions, of which no message knows: what comes is another member's."""
+    name, n = new("c"), 500
+    filters = [f"$share/g/{name}/{number}" for number in range(n)]
+    topics = [f"{name}/0", f"{name}/{n - 1}"] * 2
+    other, sender = peer(V5), peer(V311)
+    other.connect(new("c"))
+    assert other.subscribe((filters[0], 1), (filters[-1], 1)) == [1, 1]
+    sender.connect(new("c"))
+    with peer(V5) as client:
+        client.connect(name)
+        assert client.subscribe(*((each, 1) for each in filters)) == [1] * n
+        if not is_cut:
+            client.disconnect()
+    for topic in topics:
+        sender.publish(topic, b"x", 1)
+    assert sorted(other.message().topic for _ in topics) == sorted(topics)
 
 
 @pytest.mark.parametrize("level", VERSIONS)
