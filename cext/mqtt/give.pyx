@@ -78,6 +78,7 @@ cdef bint session_is_busy(const queue_t* q) noexcept nogil:
 # hot
 cdef inline void msg_plain(msg_t* into, u8 qos) noexcept nogil:
     """Properties that say no more than the QoS."""
+    into.props_len = 3          # as below: no compiler knows that these are plain
     msg_note_plain(into, MQTT_PLAIN + 3 * qos, 3)
 
 

@@ -2,8 +2,8 @@
 #
 # There is one for each segment size, for queues that are durable and for others. What reads an
 # empty store works without knowing; who is about to write asks queue_own_store. Each stands in a
-# page of its own to which the processor lets nobody write: what one queue did to it, all would have.
-# Source: docs/decisions/0153-queues-without-messages-share-a-store.md.
+# page of its own to which the processor lets nobody write: what one queue did to it, all would
+# have. Source: docs/decisions/0153-queues-without-messages-share-a-store.md.
 
 cdef extern from "<sys/mman.h>" nogil:
     enum:
