@@ -249,7 +249,7 @@ def test_another_message_that_stands_there_is_not_taken_for_it(life: Life) -> No
     def harm(directory: Path) -> None:
         shutil.rmtree(directory / GROUP)
         other = Life(directory.with_name("other"))
-        other.publish(b"2")
+        other.publish(b"22")  # in the same millisecond its size tells them apart
         other.close()
         shutil.copytree(other.directory / GROUP, directory / GROUP)
 
@@ -257,7 +257,7 @@ def test_another_message_that_stands_there_is_not_taken_for_it(life: Life) -> No
 
     assert after.released == [1]
     assert (after.group.ready, after.session.ready) == (1, 0)
-    assert [each.body for each in after.member(NEW).got()] == [b"2"]
+    assert [each.body for each in after.member(NEW).got()] == [b"22"]
 
 
 def test_a_session_that_is_full_and_refuses_leaves_it_to_the_group(life: Life) -> None:
