@@ -1002,9 +1002,7 @@ class Connection(Peer[_core.MqttLink], Consumer):
                 self.vhost.left(queue)
                 sessions.note_time(self.client_id, most_s, is_here=False)
         if has_will and will is not None:
-            will = connect.within(will, 0 if self.broker.is_stopping else most_s)
-            sessions.leave_will(self.client_id, will, self.user)
-            sessions.wills.add(self.client_id, will, self.user)
+            sessions.leave_will(self.client_id, connect.within(will, most_s), self.user)
         elif will is not None and is_current:
             sessions.forget_will(self.client_id)
 

@@ -97,7 +97,8 @@ class Service:
         return [each.stores for each in self._sessions.values()]
 
     def stop(self) -> None:
-        """All clients have gone, and queues are written next: publish the wills that wait."""
+        """All clients have gone, and queues are written next: publish the wills that are due, and
+        those that wait which the next start would not know."""
         for sessions in self._sessions.values():
             if not sessions.stores.are_over():
                 sessions.wills.release_all()

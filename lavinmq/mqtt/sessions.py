@@ -228,7 +228,7 @@ class Sessions:
         will = within(kept.will, 0 if queue is None else self.expiry_s(queue))
         if kept.due_ms:
             will = within(will, max(0, kept.due_ms // 1000 - int(time.time())))
-        self.wills.add(client_id, will, user)
+        self.wills.add(client_id, will, user, is_kept=True)
 
     def begun(
         self, client_id: str, queue: Queue, will: Will | None, user: Identity, *, is_present: bool
@@ -275,15 +275,17 @@ class Sessions:
             self.stores.log.synced(then)
 
     def leave_will(self, client_id: str, will: Will, user: Identity) -> None:
-        """Its client has gone: note when it is due."""
-        kept, raw = self.stores.log, _raw(client_id)
-        if kept is None or raw not in kept or not will.delay_s:
-            return
-        due_ms = time.time_ns() // 1_000_000 + will.delay_s * 1000
-        try:
-            kept.set_fact(raw, kept_wills.KEY, kept_wills.encode(Kept.of(user, will, due_ms)))
-        except OSError as error:
-            self._log.error("will of %r is in memory alone: %s", client_id, error)
+        """Its client has gone: publish it when it is due, which the log says, too."""
+        kept, raw, is_kept = self.stores.log, _raw(client_id), False
+        if kept is not None and raw in kept and will.delay_s:
+            due_ms = time.time_ns() // 1_000_000 + will.delay_s * 1000
+            left = Kept.of(user, will, due_ms)
+            try:
+                kept.set_fact(raw, kept_wills.KEY, kept_wills.encode(left))
+                is_kept = not left.is_token  # of that one the next start knows too little
+            except OSError as error:
+                self._log.error("will of %r is in memory alone: %s", client_id, error)
+        self.wills.add(client_id, will, user, is_kept=is_kept)
 
     def note_time(self, client_id: str, expiry_s: int, *, is_here: bool) -> None:
         """The client of a stored session has come or gone, which counts over a restart, too."""

@@ -27,15 +27,19 @@ _log = log.get("lmq.mqtt")
 
 
 class Testament:
-    """A will that waits, and who has left it: their rights are asked when it is published."""
+    """A will that waits, and who has left it: their rights are asked when it is published.
+    `is_kept`: the next start goes on with it."""
 
-    __slots__ = ("author", "client_id", "due_s", "will")
+    __slots__ = ("author", "client_id", "due_s", "is_kept", "will")
 
-    def __init__(self, client_id: str, will: Will, author: Identity, due_s: float) -> None:
+    def __init__(
+        self, client_id: str, will: Will, author: Identity, due_s: float, *, is_kept: bool
+    ) -> None:
         self.client_id = client_id
         self.will = will
         self.author = author
         self.due_s = due_s
+        self.is_kept = is_kept
 
 
 class Wills:
@@ -64,9 +68,11 @@ class Wills:
     def __len__(self) -> int:
         return len(self._waiting) + len(self._due_now)
 
-    def add(self, client_id: str, will: Will, author: Identity) -> None:
-        """A client has gone: publish its will, soon or after its delay."""
-        testament = Testament(client_id, will, author, self._clock() + will.delay_s)
+    def add(self, client_id: str, will: Will, author: Identity, *, is_kept: bool = False) -> None:
+        """A client has gone: publish its will, soon or after its delay. `is_kept`: if the broker
+        stops before that, the next start goes on with it."""
+        due_s = self._clock() + will.delay_s
+        testament = Testament(client_id, will, author, due_s, is_kept=is_kept)
         if not will.delay_s:
             self._publish_soon(testament)
             return
@@ -99,14 +105,15 @@ class Wills:
             _finish(self._steps(testament))
 
     def release_all(self) -> None:
-        """The broker stops: what waits is published, so that it is not lost."""
+        """The broker stops: what is due is published, and what waits and would be lost."""
         for steps in list(self._under_way):
             _finish(steps)
         for client_id in list(self._due_now):
             self._hurry(client_id)
         self.stop()
-        for client_id in list(self._waiting):
-            self.release(client_id)
+        for client_id, testament in list(self._waiting.items()):
+            if not testament.is_kept:
+                self.release(client_id)
 
     def stop(self) -> None:
         """Nothing is published by itself any more."""

@@ -10,12 +10,21 @@ import pytest
 from tests.conftest import BrokerFactory
 from tests.integration.mqtt.conftest import NewBroker, NewPeer
 from tests.support.api import Api
+from tests.support.broker import Broker
 from tests.support.issuer import serving
 from tests.support.mqtt_bytes import V5, V31, V311, block, text
 from tests.support.mqtt_peer import Peer
 from tests.support.waiting import wait_for
 
 VERSIONS = (V31, V311, V5)
+
+
+def ended(broker: Broker, end: str) -> None:
+    """Have the broker end, by a kill or in order."""
+    if end == "kill":
+        broker.kill()
+    else:
+        broker.stop()
 
 
 def new(word: str = "t") -> str:
@@ -114,7 +123,8 @@ def test_sessions_go_on_with_their_packet_identifiers_after_a_kill(own: NewBroke
         client.ping()
 
 
-def test_a_will_that_waits_survives_a_kill(own: NewBroker) -> None:
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_a_will_that_waits_survives_an_end_of_the_broker(own: NewBroker, end: str) -> None:
     """5.0 [MQTT-3.1.2-7], [MQTT-3.1.2-8]: that of a session that is kept."""
     broker = own()
     kept = {"clean": False, "properties": block(b"\x11\0\0\0\x64")}
@@ -124,12 +134,39 @@ def test_a_will_that_waits_survives_a_kill(own: NewBroker) -> None:
     with Peer(broker.mqtt_port, V5) as client:
         will = block(b"\x18\0\0\0\x01")
         client.connect("c", will=("gone/c", b"x", 1, False), will_properties=will, **kept)
-        broker.kill()
+        ended(broker, end)
     broker.start()
     with Peer(broker.mqtt_port, V311) as watch:
         watch.connect("watch", clean=False)
         assert watch.message()[:2] == ("gone/c", b"x")
         watch.ping()
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_who_is_back_in_time_after_an_end_of_the_broker_leaves_no_will(
+    own: NewBroker, end: str
+) -> None:
+    """5.0 [MQTT-3.1.3-9]: an update of the broker is no end of its clients. A will without a delay
+    is published when the broker stops."""
+    broker = own()
+    kept = {"clean": False, "properties": block(b"\x11\0\0\0\x64")}
+    with Peer(broker.mqtt_port, V311) as watch:
+        watch.connect("watch", clean=False)
+        watch.subscribe(("gone/+", 1))
+    with Peer(broker.mqtt_port, V5) as gone, Peer(broker.mqtt_port, V5) as client:
+        gone.connect("gone", will=("gone/now", b"x", 1, False), **kept)
+        will = block(b"\x18\0\0\0\x32")
+        client.connect("c", will=("gone/c", b"x", 1, False), will_properties=will, **kept)
+        ended(broker, end)
+    broker.start()
+    with Peer(broker.mqtt_port, V5) as client:
+        assert client.connect("c", **kept)[0] == 1
+        client.disconnect()
+    with Peer(broker.mqtt_port, V311) as watch:
+        watch.connect("watch", clean=False)
+        assert watch.message()[:2] == ("gone/now", b"x")
+        watch.publish("gone/none", b"last", 1)
+        assert watch.message()[:2] == ("gone/none", b"last")
 
 
 def test_a_will_of_who_had_a_token_is_dropped_after_a_kill(broker_factory: BrokerFactory) -> None:

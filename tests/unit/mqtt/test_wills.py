@@ -193,6 +193,18 @@ def test_a_will_that_is_long_to_publish_is_whole_before_an_end(
     assert dropped == []
 
 
+def test_what_the_next_start_goes_on_with_is_left_to_it(events: asyncio.AbstractEventLoop) -> None:
+    """5.0 [MQTT-3.1.3-9]: its client may be back in time. What is due goes out all the same."""
+    out = list[str]()
+    waiting = wills.Wills(events, publishing(out), Portions(events.call_soon))
+    for client_id, delay_s, is_kept in (("kept", 60, True), ("lost", 60, False), ("due", 0, True)):
+        waiting.add(client_id, Will("t", b"", 0, False, delay_s), AUTHOR, is_kept=is_kept)
+
+    waiting.release_all()
+
+    assert sorted(out) == ["due", "lost"]
+
+
 def test_nothing_is_published_after_a_stop(
     events: asyncio.AbstractEventLoop, works: Portions
 ) -> None:
