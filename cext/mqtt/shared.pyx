@@ -167,14 +167,20 @@ cdef bint shared_find(mqtt_t* s, queue_t* q, const origin_t* origin, rec_t* rec,
     return is_same_origin(&found, origin)
 
 
-cdef bint shared_take_out(queue_t* q, const rec_t* rec) noexcept nogil:
-    """A message of q, which is ready, is moved. Whether there was memory: else it stays."""
-    cdef seg_t* seg = store_segment(q.store, rec.seg)
-    cdef spot_t at = spot_of(rec, MOVE_ORDERED)
-    if segment_push_deleted(seg, rec.pos):
+cdef bint shared_hide(queue_t* q, const rec_t* rec) noexcept nogil:
+    """Have nobody get a message of q, which is ready. Whether there was memory: else it stays."""
+    if segment_push_deleted(store_segment(q.store, rec.seg), rec.pos):
         return False
     store_forget_due(q.store, rec.seg, rec.pos)
     queue_uncount(q, q.store, rec.size)
+    return True
+
+
+cdef bint shared_take_out(queue_t* q, const rec_t* rec) noexcept nogil:
+    """A message of q, which is ready, is moved. Whether there was memory: else it stays."""
+    cdef spot_t at = spot_of(rec, MOVE_ORDERED)
+    if not shared_hide(q, rec):
+        return False
     shared_moved(q, &at)
     queue_touch(q)
     return True
@@ -185,10 +191,8 @@ cdef void shared_hold_back(mqtt_t* s, queue_t* q, const origin_t* origin) noexce
     find out which of them has it, and until then nobody gets it. Its file stays as it is."""
     cdef rec_t rec
     cdef publish_t m
-    if shared_find(s, q, origin, &rec, &m) and segment_push_deleted(
-            store_segment(q.store, rec.seg), rec.pos) == 0:
-        store_forget_due(q.store, rec.seg, rec.pos)
-        queue_uncount(q, q.store, rec.size)
+    if shared_find(s, q, origin, &rec, &m):
+        shared_hide(q, &rec)
 
 
 cdef bint shared_drop(mqtt_t* s, queue_t* q, const origin_t* origin) noexcept nogil:

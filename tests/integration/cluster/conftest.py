@@ -1,7 +1,7 @@
 """Clusters for the tests of this directory. A failing test's report carries the logs of all nodes.
 
-`cluster` is shared by the tests of a file and whole when one begins; `cluster_factory` makes one
-for a test alone.
+`cluster` is shared by the tests of a file and whole when one begins; `disks` is such a one whose
+disks fail on order; `cluster_factory` makes one for a test alone.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from tests.support.cluster import Cluster
+from tests.support.disk import compile_shim
+from tests.support.disks import Disks
 from tests.support.etcd import WHY_NOT
 
 ClusterFactory = Callable[..., Cluster]
@@ -38,6 +40,27 @@ def cluster(shared_cluster: Cluster) -> Iterator[Cluster]:
     yield shared_cluster
     shared_cluster.check_epochs()
     shared_cluster.check_changes()
+
+
+@pytest.fixture(scope="module")
+def shared_disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disks]:
+    """Three nodes, for all tests of a file."""
+    if WHY_NOT:
+        pytest.skip(WHY_NOT)
+    with ExitStack() as stack:
+        directory = tmp_path_factory.mktemp("disks")
+        shim = compile_shim(directory)
+        cluster = stack.enter_context(Cluster(directory / "cluster"))
+        yield Disks(cluster, shim, stack)
+
+
+@pytest.fixture
+def disks(shared_disks: Disks) -> Iterator[Disks]:
+    """The same, with all disks well and all nodes in sync."""
+    shared_disks.heal()
+    shared_disks.cluster.heal()
+    yield shared_disks
+    shared_disks.cluster.check_epochs()
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ from tests.support import book as book_of_tests
 from tests.support.api import Api
 from tests.support.book import WINDOW, Book
 from tests.support.cluster import DISK_FAILED, WAIT_S, Cluster, ClusterNode
-from tests.support.disk import Action, Call, compile_shim
+from tests.support.disk import Action, Call
 from tests.support.disks import Disks
 from tests.support.etcd import WHY_NOT
 from tests.support.waiting import wait_for
@@ -34,25 +33,6 @@ LONG = pytest.mark.skipif(
 )
 ROLES = pytest.mark.parametrize("role", ["leader", "follower"])
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disks]:
-    """Three nodes, for all tests of this file."""
-    with ExitStack() as stack:
-        directory = tmp_path_factory.mktemp("disks")
-        shim = compile_shim(directory)
-        cluster = stack.enter_context(Cluster(directory / "cluster"))
-        yield Disks(cluster, shim, stack)
-
-
-@pytest.fixture
-def disks(shared: Disks) -> Iterator[Disks]:
-    """The same, with all disks well and all nodes in sync."""
-    shared.heal()
-    shared.cluster.heal()
-    yield shared
-    shared.cluster.check_epochs()
 
 
 @pytest.fixture

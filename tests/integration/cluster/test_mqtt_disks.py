@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from tests.support import mqtt_bytes
 from tests.support.book import Book
 from tests.support.cluster import Cluster, ClusterNode
-from tests.support.disk import Action, Call, compile_shim
+from tests.support.disk import Action, Call
 from tests.support.disks import Disks
 from tests.support.etcd import WHY_NOT
 from tests.support.mqtt_book import KEPT, all_kinds
@@ -21,25 +20,6 @@ from tests.support.mqtt_peer import Peer
 
 pytestmark = [pytest.mark.nightly, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)]
 TAKES_ROOM = Call.WRITE | Call.ALLOCATE | Call.MKDIR
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disks]:
-    """Three nodes, for all tests of this file."""
-    with ExitStack() as stack:
-        directory = tmp_path_factory.mktemp("disks")
-        shim = compile_shim(directory)
-        cluster = stack.enter_context(Cluster(directory / "cluster"))
-        yield Disks(cluster, shim, stack)
-
-
-@pytest.fixture
-def disks(shared: Disks) -> Iterator[Disks]:
-    """The same, with all disks well and all nodes in sync."""
-    shared.heal()
-    shared.cluster.heal()
-    yield shared
-    shared.cluster.check_epochs()
 
 
 @pytest.fixture

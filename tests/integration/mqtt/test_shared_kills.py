@@ -59,6 +59,16 @@ def kill(broker: Broker, *peers: Peer) -> None:
     broker.start()
 
 
+def cut_off(broker: Broker) -> Message:
+    """Kill the broker while "one" is being sent the message. Another member, "two", is away."""
+    with join(broker, "one") as one:
+        publish(broker, b"1")
+        first = one.message(is_acked=False)
+        leave(broker, "two")
+        broker.kill()
+    return first
+
+
 def again(first: Message) -> Message:
     """As it comes the second time."""
     return first._replace(dup=True)
@@ -171,12 +181,7 @@ def test_a_message_that_a_start_cannot_read_is_its_members_when_a_later_one_can(
     """5.0 [MQTT-4.8.2-4]: the queue of the group is closed meanwhile. Another member got it then,
     and the first one PUBREL."""
     broker = own()
-    one = join(broker, "one")
-    publish(broker, b"1")
-    first = one.message(is_acked=False)
-    leave(broker, "two")
-    broker.kill()
-    one.socket.close()
+    first = cut_off(broker)
     (segment,) = Path(broker.data_dir).glob(f"*/{hashed(f'mqtt.{SHARED}')}/msgs.*")
     aside = segment.rename(segment.with_name("aside"))
     segment.mkdir()
@@ -201,12 +206,7 @@ def test_a_message_whose_session_a_start_cannot_read_waits_for_it(
     """5.0 [MQTT-4.8.2-4]: it stands in the queue of the group, or an earlier start has moved it.
     Another member got it, and the first one PUBREL."""
     broker = own()
-    one = join(broker, "one")
-    publish(broker, b"1")
-    first = one.message(is_acked=False)
-    leave(broker, "two")
-    broker.kill()
-    one.socket.close()
+    first = cut_off(broker)
     if is_moved:
         broker.start()
         with member(broker, "one") as one:
